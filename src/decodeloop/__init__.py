@@ -1,0 +1,3 @@
+"""Adaptive, lossless speculative decoding: measured, proved, accounted."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,37 @@
+"""What executes a target. Built as `cls(checkpoint, options)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from decodeloop.registry import Registry
+from decodeloop.speculation.forward import Batch, Forward, Runner, RunnerInfo
+
+__all__ = ["Batch", "Forward", "Runner", "RunnerInfo", "RunnerOptions", "runners"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """dtype: the weights' format ("auto": the runner's default). layers: run only the first so many (None: all).
+
+    fixed_shape: torch only; every forward in one shape, so that logits are batch-invariant (slow, for tests).
+    """
+
+    dtype: str = "auto"
+    threads: int = 0  # 0: all the cores this process may use
+    block_tokens: int = 16
+    layers: int | None = None
+    fixed_shape: bool = False
+    device: str = "cpu"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+runners = Registry[Runner](
+    "runners",
+    {
+        "torch": "decodeloop.engine.runners.torch:TorchRunner",
+        "toy": "decodeloop.engine.runners.toy:ToyRunner",
+    },
+)

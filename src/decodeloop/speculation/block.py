@@ -1,0 +1,72 @@
+"""What a drafter hands to a verifier, and what the verifier hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from decodeloop.types import FloatArray, Knowledge, Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One sequence's drafted run.
+
+    tokens: draft_len target token ids, a chain.
+    q: [draft_len][V] what each token was drawn from, or None for point masses (one-hot).
+    confidence: [draft_len] the drafter's own estimate of survival up to each position, non-increasing.
+    parents: for a tree, the index of each token's parent (-1: the committed context); None for a chain.
+    """
+
+    tokens: tuple[int, ...] = ()
+    q: tuple[FloatArray, ...] | None = None
+    confidence: tuple[float, ...] = ()
+    parents: tuple[int, ...] | None = None
+    drafter: str | None = None
+    knowledge: Knowledge = Knowledge.PREFIX  # what `confidence` depends on
+
+    def __post_init__(self) -> None:
+        if self.q is not None and len(self.q) != len(self.tokens):
+            raise ValueError("q needs a row for every drafted token")
+        if self.confidence and len(self.confidence) != len(self.tokens):
+            raise ValueError("confidence needs a value for every drafted token")
+
+    def cut(self, verify_len: int) -> Draft:
+        """The first `verify_len` tokens: the part the policy chose to submit."""
+        if self.parents is not None:
+            raise ValueError("a tree is pruned by its drafter, not cut")
+        q = None if self.q is None else self.q[:verify_len]
+        return Draft(self.tokens[:verify_len], q, self.confidence[:verify_len], None, self.drafter, self.knowledge)
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBlock:
+    """The drafts of a step, one per sequence in the order asked (NO_DRAFT where there is none)."""
+
+    drafts: tuple[Draft, ...]
+
+    @property
+    def lens(self) -> tuple[int, ...]:
+        return tuple(len(draft.tokens) for draft in self.drafts)
+
+    def scores(self) -> Scores:
+        values = tuple(
+            np.asarray(draft.confidence or [1.0] * len(draft.tokens), dtype=np.float64) for draft in self.drafts
+        )
+        return Scores(values, max((draft.knowledge for draft in self.drafts), default=Knowledge.PREFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One sequence: `accepted` draft tokens kept, then one recovered or bonus token. Before stops and caps."""
+
+    accepted: int
+    emitted: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.emitted) != self.accepted + 1:
+            raise ValueError(f"accepted {self.accepted} draft tokens but emitted {len(self.emitted)}")
