@@ -1,0 +1,112 @@
+"""Copy what followed the last time these tokens appeared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, DrafterSetup, DraftRequest
+from decodeloop.speculation.drafters.options import read_options
+from decodeloop.speculation.drafters.recent import RecentlyUsed
+
+ENTRY_BYTES = 120  # of a dict entry with its two integers, as CPython lays them out
+
+
+@dataclass(frozen=True, slots=True)
+class NgramOptions:
+    """The longest and the shortest suffix that is looked up."""
+
+    max_n: int = 4
+    min_n: int = 2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_n <= self.max_n:
+            raise ValueError(f"needs 1 <= min_n <= max_n, not min_n {self.min_n}, max_n {self.max_n}")
+
+
+class NgramDrafter:
+    """Prompt lookup: the longest suffix of prompt and output that occurred before, its most recent occurrence.
+
+    Costs max_n - min_n + 1 dictionary look-ups a token, at any context length.
+    """
+
+    free = True
+
+    def __init__(self, setup: DrafterSetup) -> None:
+        options = read_options(NgramOptions, "ngram", setup.options)
+        token_bits = max(1, (setup.vocab_size - 1).bit_length())
+        self._indices = RecentlyUsed(lambda: SuffixIndex(options, token_bits), 2 * setup.max_sequences)
+
+    def propose(self, requests: Sequence[DraftRequest]) -> DraftBlock:
+        return DraftBlock(tuple(self._draft(request) for request in requests))
+
+    def _draft(self, request: DraftRequest) -> Draft:
+        index = self._indices.get(request.sequence_id)
+        index.catch_up(request.tokens)
+        if not index.match_len or not request.draft_len:
+            return NO_DRAFT
+        tokens = repeat_after(request.tokens, index.match_end, request.draft_len)
+        return Draft(tokens, confidence=succession(index.match_len, len(tokens)), drafter="ngram")
+
+    def finish(self, sequence_id: int, tokens: Sequence[int], organization: str) -> None:
+        self._indices.pop(sequence_id)
+
+    def memory_bytes(self) -> Mapping[str, int]:
+        return {"index": sum(index.entries for index in self._indices) * ENTRY_BYTES}
+
+
+class SuffixIndex:
+    """Of one sequence: where each n-gram ended last.
+
+    match_end: index of the last token of the latest earlier occurrence of the longest known suffix.
+    match_len: for how many tokens the text before `match_end` is known to agree with the suffix; 0: no match.
+    """
+
+    def __init__(self, options: NgramOptions, token_bits: int) -> None:
+        self.match_end, self.match_len = -1, 0
+        self._bits, self._seen, self._packed = token_bits, 0, 0
+        # Tokens are packed into one integer, so a key is the n-gram itself: no collisions to check for.
+        self._levels = [(n, (1 << token_bits * n) - 1) for n in range(options.max_n, options.min_n - 1, -1)]
+        self._ends: dict[int, dict[int, int]] = {n: {} for n, _ in self._levels}
+
+    @property
+    def entries(self) -> int:
+        return sum(len(ends) for ends in self._ends.values())
+
+    def catch_up(self, tokens: Sequence[int]) -> None:
+        """Read the tokens that are new since the last call."""
+        assert len(tokens) >= self._seen, "a sequence only grows"
+        for token in tokens[self._seen :]:
+            self._read(token)
+
+    def _read(self, token: int) -> None:
+        end = self._seen
+        self._seen += 1
+        self._packed = (self._packed << self._bits | token) & self._levels[0][1]
+        found, length = -1, 0
+        for n, mask in self._levels:
+            if n > self._seen:
+                continue
+            ends, key = self._ends[n], self._packed & mask
+            if not length:
+                found = ends.get(key, -1)
+                length = n if found >= 0 else 0
+            ends[key] = end
+        if length and found == self.match_end + 1:
+            length = max(length, self.match_len + 1)  # the same match goes on
+        self.match_end, self.match_len = found, length
+
+
+def repeat_after(tokens: Sequence[int], end: int, count: int) -> tuple[int, ...]:
+    """The `count` tokens that follow index `end`; past the text's end the copy goes on into itself (periodic text)."""
+    source = list(tokens[end + 1 : end + 1 + count])
+    period = len(source)
+    return tuple(source[i % period] for i in range(count))
+
+
+def succession(match_len: int, count: int) -> tuple[float, ...]:
+    """Survival by Laplace's rule of succession: after m agreements in a row the next agrees with (m + 1) / (m + 2).
+
+    Multiplied up, position k = 1.. survives with (match_len + 1) / (match_len + 1 + k).
+    """
+    return tuple((match_len + 1) / (match_len + 1 + k) for k in range(1, count + 1))
