@@ -18,16 +18,25 @@ IntArray = npt.NDArray[np.integer[Any]]
 class Batch:
     """T packed tokens of S sequences: prefill chunks, decode rows and drafted rows side by side.
 
-    tokens, positions: [T] int32. Token i is written to the KV cache at (slots[i], positions[i]) and attends to
-        positions 0..positions[i] of its slot, whatever else is in the batch.
+    tokens: [T] int32.
+    positions: [T] int32, how many tokens of its sequence precede each token; what rotary embedding and windows see.
     slots: [T] int32, the row of `block_tables` that the token's sequence owns.
-    block_tables: [S, max_blocks] int32, physical block of each logical block; -1 pads. Position p of a slot lives in
-        block block_tables[slot, p // block_tokens] at offset p % block_tokens.
+    block_tables: [S, max_blocks] int32, physical block of each logical block; -1 pads. Entry e of a slot lives in
+        block block_tables[slot, e // block_tokens] at offset e % block_tokens.
     logit_rows: [R] int32, indices into the T tokens whose logits are wanted.
     vocabulary: [v] int32 token ids when only those logits are wanted; None for all V.
     hidden_layers: layers whose output is wanted at logit_rows (0 = embedding, L = last layer before the final norm).
-    parents: [T] int32 for a token tree: a drafted token sees its slot's positions below `tree_start` of that slot, and
-        its ancestors in the batch (-1: none in the batch); None for chains.
+
+    Chains: token i is written to entry positions[i] of its slot and attends to entries 0..positions[i], whatever else
+    is in the batch. All writes of a layer come before its reads, so a sequence's chunk may stand in any order.
+
+    Trees: siblings share a position but not an entry, so two more arrays are given (both, or neither).
+    kv_positions: [T] int32, the entry each token is written to: the position for a chain's tokens, any entry at or
+        after the slot's committed length, each used once, for tree tokens.
+    parents: [T] int32, the batch index of a token's parent, earlier in the batch, of the same slot and one position
+        below; -1: none. A token with parent -1 attends to entries 0..position-1 and its own, another to what its parent
+        attends to and its own. So children of the last committed token may name its row, or -1.
+    Once a path through the tree is accepted, `Runner.copy_kv` moves its entries down to their positions.
     """
 
     tokens: IntArray
@@ -37,6 +46,7 @@ class Batch:
     logit_rows: IntArray
     vocabulary: IntArray | None = None
     hidden_layers: tuple[int, ...] = ()
+    kv_positions: IntArray | None = None
     parents: IntArray | None = None
 
 
@@ -61,6 +71,7 @@ class RunnerInfo:
     weight_format: str
     batch_invariant: bool
     device: str = "cpu"
+    trees: bool = False  # takes batches with `parents`
 
 
 class Runner(Protocol):
@@ -74,5 +85,12 @@ class Runner(Protocol):
         ...
 
     def forward(self, batch: Batch) -> Forward:
-        """Write the tokens' keys and values, return what was asked."""
+        """Write the tokens' keys and values, return what was asked. Raises ValueError for a batch out of range."""
+        ...
+
+    def copy_kv(self, sources: IntArray, destinations: IntArray) -> None:
+        """Copy KV entries, all read before any is written.
+
+        sources, destinations: [N] physical entries, block * block_tokens + offset.
+        """
         ...
