@@ -1,0 +1,5 @@
+"""Checks that every component must pass: the project's own and those of other packages."""
+
+from decodeloop.testing.policy import check_policy
+
+__all__ = ["check_policy"]
