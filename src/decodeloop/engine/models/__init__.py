@@ -12,7 +12,11 @@ import numpy.typing as npt
 
 from decodeloop.engine.text import Tokenizer
 
-__all__ = ["Checkpoint", "ModelConfig", "RopeScaling", "Weight"]
+__all__ = ["Checkpoint", "ModelConfig", "ModelError", "RopeScaling", "Weight"]
+
+
+class ModelError(ValueError):
+    """A model that cannot be found, fetched or read, in words its user can act on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +51,19 @@ class ModelConfig:
     post_norms: bool = False  # gemma: norms after attention and mlp too
     embedding_scale: float = 1.0
     query_scale: float = 0.0  # attention scores are q.k * query_scale
-    sliding_window: int | None = None
+    sliding_window: int | None = None  # positions a token of a window layer attends to, its own included
     window_layers: tuple[bool, ...] = ()  # which layers use the window (and rope_theta_window); empty: none
-    rope_theta_window: float | None = None
-    rope_scaling: RopeScaling | None = None
+    rope_theta_window: float | None = None  # None: window layers rotate as the others do
+    rope_scaling: RopeScaling | None = None  # never of layers that have rope_theta_window
     attention_softcap: float | None = None
     final_softcap: float | None = None
-    attention_bias: bool = False
+    attention_bias: bool = False  # q, k, v (and o, where stored) have biases
 
 
 class Weight(Protocol):
     """A tensor on disk, read when asked. Names: embed, head, final_norm, layers.{i}.{attn_norm, q, k, v, o, q_norm,
-    k_norm, mlp_norm, gate, up, down, post_attn_norm, post_mlp_norm}. Matrices are [out, in]; q and k rows are in
-    rotate-half order; gemma's norm weights have their +1 added."""
+    k_norm, mlp_norm, gate, up, down, post_attn_norm, post_mlp_norm, q_bias, k_bias, v_bias, o_bias}. Matrices are
+    [out, in]; q and k rows (and biases) are in rotate-half order; gemma's norm weights have their +1 added."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -79,15 +83,32 @@ class Weight(Protocol):
 class Checkpoint(Protocol):
     """A model as loaded: everything a runner, a tokenizer and a template need."""
 
-    config: ModelConfig
-    tokenizer: Tokenizer
-    chat_template: str | None  # Jinja
-    name: str
-    path: Path
-    sha256: str  # of the weights
+    @property
+    def config(self) -> ModelConfig: ...
 
-    def names(self) -> Iterator[str]: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """Jinja; None: the model has none."""
+        ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def sha256(self) -> str:
+        """Of the weights; computed when first asked (about a second a GB)."""
+        ...
+
+    def names(self) -> Iterator[str]:
+        """The tensors stored; a tied head is not among them."""
+        ...
 
     def weight(self, name: str) -> Weight:
-        """Raises KeyError naming the tensor and the file."""
+        """A tensor; a tied head is the embedding. Raises KeyError naming the tensor and the file."""
         ...
