@@ -64,7 +64,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of the answer to one choice. `usage` and `report` come once, with the request's last chunk."""
+    """A piece of the answer to one choice.
+
+    `report` comes once, with the request's last chunk, and with it the final `usage`; an earlier chunk may carry the
+    usage known so far (the prompt's size with the first chunk, say).
+    """
 
     index: int = 0
     text: str = ""
@@ -76,3 +80,13 @@ class Chunk:
     stop_reason: str | int | None = None  # the stop string or stop token id that ended it
     usage: Usage | None = None
     report: Report | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One entry of /v1/models."""
+
+    id: str
+    created: int
+    max_context: int
+    owned_by: str = "decodeloop"

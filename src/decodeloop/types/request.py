@@ -25,7 +25,8 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """A constraint on the output. kind: json_object, json_schema, regex, choice or lark; source: its text."""
+    """A constraint on the output. kind: json_object, json_schema, regex, choice (source: a JSON list of strings) or
+    lark; source: its text."""
 
     kind: str
     source: str = ""
@@ -106,4 +107,4 @@ class Request:
     slo: Slo = Slo()
     priority: str = "interactive"  # or "batch", which yields
     deadline_ms: float | None = None
-    arrived_s: float = 0.0
+    arrived_s: float = 0.0  # time.monotonic()

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from decodeloop.registry import Registry
-from decodeloop.types import Chunk, Load, Request
+from decodeloop.types import Chunk, Load, ModelCard, Request
 
 __all__ = ["ModelCard", "Upstream", "upstreams"]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """One entry of /v1/models."""
-
-    id: str
-    created: int
-    max_context: int
-    owned_by: str = "decodeloop"
 
 
 class Upstream(Protocol):
@@ -41,12 +30,16 @@ class Upstream(Protocol):
 
     def models(self) -> Sequence[ModelCard]: ...
 
-    def stream(self, request: Request) -> AsyncIterator[Chunk]: ...
+    def stream(self, request: Request) -> AsyncGenerator[Chunk, None]: ...
 
     def load(self) -> Load: ...
 
     def counters(self) -> Mapping[str, float]:
-        """Monotonic totals and gauges by their metric name without prefix: see gateway/metrics."""
+        """Totals (names ending in `_total`, monotonic) and gauges, by their metric name without prefix.
+
+        A name may carry one label: `step_seconds_total{phase="draft"}`. What the gateway counts from answers itself
+        is in gateway/metrics; an upstream that counts the same name overrides it.
+        """
         ...
 
     def describe(self) -> Mapping[str, Any]:
