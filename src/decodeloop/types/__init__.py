@@ -2,6 +2,7 @@
 
 from decodeloop.types.answer import (
     Chunk,
+    ModelCard,
     Report,
     TokenLogprob,
     ToolCallDelta,
@@ -58,6 +59,7 @@ __all__ = [
     "Knowledge",
     "Load",
     "LogitHook",
+    "ModelCard",
     "Plan",
     "Prompt",
     "Provenance",

@@ -1,0 +1,33 @@
+# make serve: the default model behind an OpenAI API on 127.0.0.1:8000.   make test: everything that must hold.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL ?= smollm2
+PORT ?= 8000
+
+.PHONY: setup serve test check clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "decodeloop needs Python 3.11 or newer, not %d.%d" % sys.version_info[:2])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,dev]'
+	touch $@
+
+serve: setup
+	$(BIN)/decodeloop serve $(MODEL) --port $(PORT)
+
+test: setup check
+	$(BIN)/decodeloop models --fetch smollm2 > /dev/null
+	$(BIN)/pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,184 @@
+"""Puts an engine together: runner, memory, drafters, verifier, policy, worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from decodeloop.engine.intake import Intake
+from decodeloop.engine.kv_cache import KvCache
+from decodeloop.engine.memory import MemoryPlan, plan_memory
+from decodeloop.engine.models import Checkpoint
+from decodeloop.engine.models.sources import open_checkpoint
+from decodeloop.engine.proposals import Proposers
+from decodeloop.engine.runners import Runner, RunnerOptions, runners
+from decodeloop.engine.scheduler import Scheduler
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.engine.step import Engine
+from decodeloop.engine.text.chat import ChatTemplate
+from decodeloop.engine.text.parsing import Parsing
+from decodeloop.engine.totals import Totals
+from decodeloop.engine.worker import Worker
+from decodeloop.policy import Policy, PolicySettings, policies
+from decodeloop.speculation import Drafter, DrafterSetup, drafters, verifiers
+from decodeloop.types import CostModel, StepRecord
+
+Observer = Callable[[StepRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedEngine:
+    """A model, ready to serve once its worker is started."""
+
+    name: str
+    checkpoint: Checkpoint
+    engine: Engine
+    worker: Worker
+    intake: Intake
+    memory: MemoryPlan
+    totals: Totals
+
+    @property
+    def max_context(self) -> int:
+        return self.memory.max_context
+
+    def counters(self) -> Mapping[str, float]:
+        return self.totals.counters()
+
+    def describe(self) -> Mapping[str, Any]:
+        return {
+            **self.engine.policy.describe(),
+            "verifier": self.totals.verifier,
+            "drafters": list(self.engine.proposers.names),
+            "drafters_set_aside": dict(self.engine.proposers.failed),
+            "warnings": self.totals.warnings(),
+        }
+
+    def close(self, drain_s: float) -> None:
+        self.worker.stop(drain_s)
+
+
+def open_runner(checkpoint: Checkpoint, settings: EngineSettings, *, layers: int | None = None) -> Runner:
+    """The runner that `settings.runner` names; "auto": the first of native and torch that loads here."""
+    options = RunnerOptions(
+        dtype=settings.dtype,
+        threads=settings.threads,
+        block_tokens=settings.block_tokens,
+        layers=layers,
+        fixed_shape=settings.fixed_shape,
+        device=settings.device,
+    )
+    if settings.runner != "auto":
+        return runners.load(settings.runner)(checkpoint, options)
+    refusals = []
+    for name in AUTO_RUNNERS:
+        try:
+            return runners.load(name)(checkpoint, options)
+        except (ImportError, NotImplementedError, ValueError) as error:
+            refusals.append(f"{name}: {error}")
+    raise RuntimeError("no runner can execute this model here. " + "; ".join(refusals))
+
+
+AUTO_RUNNERS = ("native", "torch")
+
+
+def build_engine(
+    checkpoint: Checkpoint,
+    settings: EngineSettings,
+    *,
+    clock: Callable[[], float],
+    name: str | None = None,
+    runner: Runner | None = None,
+    cost: CostModel | None = None,
+    extra_drafters: Mapping[str, Drafter] | None = None,
+    observers: tuple[Observer, ...] = (),
+) -> EmbeddedEngine:
+    """An engine for `checkpoint`.
+
+    runner: an opened one, else `settings` choose. extra_drafters: beside those that `settings` name.
+
+    Raises:
+        ValueError: settings that can't hold, unknown names, or what doesn't fit in memory, with the numbers.
+    """
+    if settings.max_step_tokens < settings.max_sequences:
+        raise ValueError(
+            f"max_step_tokens {settings.max_step_tokens} can't hold a token of each of max_sequences "
+            f"{settings.max_sequences}"
+        )
+    runner = runner or open_runner(checkpoint, settings)
+    memory = plan_memory(runner.info, settings, psutil.virtual_memory().available)
+    runner.allocate_kv(memory.kv_blocks)
+    cache = KvCache(memory.kv_blocks, runner.info.block_tokens, prefix_caching=settings.prefix_caching)
+    scheduler = Scheduler(cache, settings, memory.max_context)
+    verifier = verifiers.load(settings.verifier)()
+    playing = {**open_drafters(checkpoint, settings, runner, memory.max_context), **(extra_drafters or {})}
+    proposers = Proposers(playing, shadow_len=settings.shadow_len, shares_noise=verifier.shares_noise)
+    engine = Engine(
+        runner=runner,
+        scheduler=scheduler,
+        proposers=proposers,
+        verifier=verifier,
+        policy=open_policy(settings, cost),
+        tokenizer=checkpoint.tokenizer,
+        settings=settings,
+        clock=clock,
+    )
+    totals = Totals(scheduler, settings.verifier)
+    intake = Intake(
+        tokenizer=checkpoint.tokenizer,
+        template=ChatTemplate(checkpoint.chat_template, checkpoint.tokenizer),
+        parsing=Parsing(checkpoint.tokenizer, checkpoint.chat_template, checkpoint.config.family),
+        drafters=proposers.names,
+        max_context=memory.max_context,
+        settings=settings,
+    )
+    worker = Worker(engine, clock=clock, observers=(totals.observe, *observers))
+    return EmbeddedEngine(name or checkpoint.name, checkpoint, engine, worker, intake, memory, totals)
+
+
+def open_policy(settings: EngineSettings, cost: CostModel | None) -> Policy:
+    limits = PolicySettings(
+        max_draft_len=settings.max_draft_len, draft_len=settings.draft_len, options=settings.policy_options
+    )
+    return policies.load(settings.policy)(limits, cost)
+
+
+def open_drafters(
+    checkpoint: Checkpoint, settings: EngineSettings, runner: Runner, max_context: int
+) -> dict[str, Drafter]:
+    opened = {}
+    for name in settings.drafters:
+        setup = DrafterSetup(
+            vocab_size=runner.info.vocab_size,
+            max_context=max_context,
+            max_sequences=settings.max_sequences,
+            max_draft_len=settings.max_draft_len,
+            open_runner=lambda spec: open_draft_runner(checkpoint, settings, spec),
+            options=settings.drafter_options.get(name, {}),
+        )
+        opened[name] = drafters.load(name)(setup)
+    return opened
+
+
+def open_draft_runner(checkpoint: Checkpoint, settings: EngineSettings, spec: str) -> Runner:
+    """A draft model: "layers:N" (the target's first N), "int4" (its 4-bit form), "int4:layers:N", or a model's path."""
+    parts = spec.split(":")
+    dtype = settings.dtype
+    if parts[0] in ("int4", "bf16", "float32"):
+        dtype, parts = parts[0], parts[1:]
+    layers = None
+    if parts[:1] == ["layers"]:
+        if len(parts) != 2 or not parts[1].isdigit() or not 0 < int(parts[1]) <= checkpoint.config.layers:
+            raise ValueError(f"draft model {spec!r}: layers:N needs N in 1..{checkpoint.config.layers}")
+        layers, parts = int(parts[1]), []
+    source = checkpoint
+    if parts:
+        path = Path(":".join(parts))
+        if not path.exists():
+            raise ValueError(f"draft model {spec!r} is neither layers:N, int4, int4:layers:N nor an existing path")
+        source = open_checkpoint(path)
+    return open_runner(source, replace(settings, dtype=dtype), layers=layers)

@@ -1,0 +1,113 @@
+"""Writes steps.jsonl: one StepRecord a line, rotated and bounded. Serving never waits for the disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from decodeloop.types import Provenance, StepRecord
+
+log = logging.getLogger(__name__)
+
+SCHEMA = "decodeloop.steps/1"
+
+
+class StepRecorder:
+    """Holds at most `max_queued` records, and `files` files of `max_bytes` each (FILE, FILE.1, ...).
+
+    What can't be queued or written is dropped and counted in `lost`; the first loss is logged.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        provenance: Provenance,
+        *,
+        max_bytes: int = 64 << 20,
+        files: int = 4,
+        max_queued: int = 10_000,
+    ) -> None:
+        self._path, self._max_bytes, self._files = path, max_bytes, files
+        self._header = orjson.dumps({"schema": SCHEMA, "provenance": asdict(provenance)}) + b"\n"
+        self._queue: queue.Queue[StepRecord | None] = queue.Queue(max_queued)
+        self._file: IO[bytes] | None = None
+        self._written = 0
+        self.lost = 0
+        self._thread = threading.Thread(target=self._run, name="decodeloop-recorder", daemon=True)
+
+    def start(self) -> None:
+        """Open the file, so that a path that can't be written is known at once. Raises OSError."""
+        self._open()
+        self._thread.start()
+
+    def observe(self, record: StepRecord) -> None:
+        try:
+            self._queue.put_nowait(record)
+        except queue.Full:
+            self._lose(1, "the queue is full")
+
+    def close(self) -> None:
+        """Write what is queued, then stop."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get())
+            self._write([record for record in batch if record is not None])
+            if None in batch:
+                if self._file is not None:
+                    self._file.close()
+                return
+
+    def _write(self, records: list[StepRecord]) -> None:
+        if not records:
+            return
+        data = b"".join(orjson.dumps(asdict(record), default=_plain) + b"\n" for record in records)
+        try:
+            if self._file is None:
+                self._open()
+            elif self._written + len(data) > self._max_bytes:
+                self._rotate()
+            assert self._file is not None
+            self._file.write(data)
+            self._file.flush()
+            self._written += len(data)
+        except OSError as error:
+            self._lose(len(records), str(error))
+            self._file = None  # try to open anew with the next records
+
+    def _open(self) -> None:
+        self._file = self._path.open("ab")
+        self._written = self._file.tell()
+        if self._written == 0:
+            self._file.write(self._header)
+            self._file.flush()
+            self._written = len(self._header)
+
+    def _rotate(self) -> None:
+        assert self._file is not None
+        self._file.close()
+        for age in range(self._files - 2, -1, -1):
+            source = self._path if age == 0 else self._path.with_name(f"{self._path.name}.{age}")
+            if source.exists():
+                os.replace(source, self._path.with_name(f"{self._path.name}.{age + 1}"))
+        self._open()
+
+    def _lose(self, records: int, why: str) -> None:
+        if self.lost == 0:
+            log.warning("step records are being lost: %s", why)
+        self.lost += records
+
+
+def _plain(value: Any) -> Any:
+    raise TypeError(f"a step record holds {type(value).__name__}, which is no JSON value")

@@ -1,0 +1,37 @@
+"""The engine's section of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Every bound of the embedded engine. A token's cost in a step is 1, drafted or not."""
+
+    runner: str = "auto"  # auto: the fastest that loads here
+    dtype: str = "auto"
+    device: str = "cpu"
+    threads: int = 0  # 0: all the cores this process may use
+    fixed_shape: bool = False
+    block_tokens: int = 16
+    max_context: int | None = None  # None: the model's own, as far as kv_memory_mb reaches
+    max_sequences: int = 32
+    max_waiting: int = 256
+    max_step_tokens: int = 256
+    prefill_chunk: int = 128  # of one step's tokens, while others decode
+    kv_memory_mb: int = 1024
+    draft_memory_mb: int = 512
+    prefix_caching: bool = True
+    verifier: str = "coupled"
+    drafters: tuple[str, ...] = ("ngram",)
+    drafter_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    policy: str = "fixed"
+    draft_len: int = 4
+    max_draft_len: int = 12
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    shadow_len: int = 0  # how far free drafters are scored when they are not played
+    record_token_ids: bool = False
+    default_max_tokens: int | None = None  # for requests that name none; None: up to the context limit
