@@ -54,10 +54,12 @@ class DraftBlock:
         return tuple(len(draft.tokens) for draft in self.drafts)
 
     def scores(self) -> Scores:
+        """The drafts' confidences. A point mass is decided by its context: about it they know no more than that."""
         values = tuple(
             np.asarray(draft.confidence or [1.0] * len(draft.tokens), dtype=np.float64) for draft in self.drafts
         )
-        return Scores(values, max((draft.knowledge for draft in self.drafts), default=Knowledge.PREFIX))
+        known = [draft.knowledge for draft in self.drafts if draft.q is not None]
+        return Scores(values, max(known, default=Knowledge.PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
