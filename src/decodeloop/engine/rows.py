@@ -1,11 +1,10 @@
-"""The target's rows of one sequence in one step: processed for the verifier, remembered for what is reported of them."""
+"""The target's rows of one sequence in one step: processed for the verifier, remembered for what is reported."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from decodeloop.engine.text import Tokenizer
-from decodeloop.speculation.rows import StateRows
 from decodeloop.speculation.sampling import (
     Distribution,
     SamplingState,
@@ -22,20 +21,25 @@ class VerifyRows:
     """
 
     def __init__(self, state: SamplingState, logits: FloatArray, drafted: Sequence[int], start: int) -> None:
-        self._rows = StateRows(state, logits, drafted, start)
-        self._logits = logits
+        self._state, self._logits, self._drafted, self._start = state, logits, drafted, start
         self._seen: list[Distribution] = []
+        self._advanced = 0
 
     def __getitem__(self, i: int) -> Distribution:
         while len(self._seen) <= i:
-            self._seen.append(self._rows[len(self._seen)])
+            row = len(self._seen)
+            if row > 0:
+                self._state.advance(self._drafted[row - 1])
+                self._advanced += 1
+            self._seen.append(self._state.distribution(self._logits[row]))
         return self._seen[i]
 
     def position(self, i: int) -> int:
-        return self._rows.position(i)
+        return self._start + i
 
     def close(self) -> None:
-        self._rows.close()
+        self._state.rollback(self._advanced)
+        self._advanced = 0
 
     def entropies(self, count: int) -> tuple[float, ...]:
         """Nats, of p on the first `count` rows."""

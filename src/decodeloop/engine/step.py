@@ -131,9 +131,8 @@ class Engine:
 
     def _allocate(self, plan: Plan, proposals: Proposals) -> Decision:
         scores = proposals.block.scores()
-        decision = self.policy.allocate(plan, scores)
         refuse_inadmissible(self.verifier, proposals.block.drafts, scores)
-        return decision
+        return self.policy.allocate(plan, scores)
 
     def _judge(self, lane: Lane, forward: Forward) -> Judged:
         sequence = lane.sequence
