@@ -9,7 +9,7 @@ import numpy as np
 from decodeloop.speculation.distribution import IntArray
 from decodeloop.types import FloatArray, SamplingParams
 
-_FIRST_LOOK = 256  # columns sorted before it is known how many top-p needs
+_REACHES = (4.0, 8.0, 16.0, math.inf)  # how far under the maximum to look, until that is enough
 
 
 def keep(params: SamplingParams, log_weights: FloatArray) -> IntArray | None:
@@ -27,26 +27,35 @@ def keep(params: SamplingParams, log_weights: FloatArray) -> IntArray | None:
     return kept
 
 
-def largest(log_weights: FloatArray, count: int) -> IntArray:
-    """The `count` largest columns (all, if there are fewer), by descending weight, then ascending column."""
-    columns: IntArray = np.arange(len(log_weights))
-    if count < len(log_weights):
-        border = np.partition(log_weights, len(log_weights) - count)[len(log_weights) - count]
-        columns = np.flatnonzero(log_weights >= border)
-    return columns[np.argsort(-log_weights[columns], kind="stable")[:count]]
+def largest(values: FloatArray, count: int) -> IntArray:
+    """The `count` largest columns (all, if there are fewer), ascending."""
+    if count >= len(values):
+        return np.arange(len(values))
+    near = values
+    for reach in _REACHES:
+        near = values[values >= values.max() - reach]
+        if len(near) >= count:
+            break
+    return _down_to(values, np.partition(near, len(near) - count)[len(near) - count], count)
 
 
 def nucleus(log_weights: FloatArray, top_p: float) -> IntArray:
-    """The fewest largest columns whose share of the mass reaches top_p; at least one. In the order of `largest`."""
-    wanted = top_p * float(np.exp(log_weights).sum())
-    count = _FIRST_LOOK
-    while True:
-        columns = largest(log_weights, count)
-        mass = np.cumsum(np.exp(log_weights[columns]))
-        enough = int(np.searchsorted(mass, wanted, side="left")) + 1
-        if enough <= len(columns) or count >= len(log_weights):
-            return columns[:enough]
-        count *= 8
+    """The fewest largest columns whose share of the mass reaches top_p, ascending; at least one."""
+    weights = np.exp(log_weights)
+    wanted = top_p * float(weights.sum())
+    near, enough = weights, 0
+    for reach in _REACHES:
+        near = np.sort(weights[weights >= math.exp(-reach)])[::-1]
+        enough = int(np.searchsorted(np.cumsum(near), wanted, side="left")) + 1
+        if enough <= len(near):
+            return _down_to(weights, near[enough - 1], enough)
+    return np.arange(len(weights))
+
+
+def _down_to(values: FloatArray, border: float, count: int) -> IntArray:
+    """The `count` largest columns, given the least of their values; of those equal to it the first ones."""
+    above, equal = np.flatnonzero(values > border), np.flatnonzero(values == border)
+    return np.sort(np.concatenate((above, equal[: count - len(above)])))
 
 
 def _of(kept: IntArray | None, log_weights: FloatArray) -> FloatArray:
@@ -54,5 +63,4 @@ def _of(kept: IntArray | None, log_weights: FloatArray) -> FloatArray:
 
 
 def _narrowed(kept: IntArray | None, columns: IntArray) -> IntArray:
-    columns = np.sort(columns)
     return columns if kept is None else kept[columns]

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from decodeloop.speculation.distribution import IntArray
 from decodeloop.speculation.filters import largest
 from decodeloop.types import FloatArray
 
 
-def log_probabilities(logits: FloatArray, ids: Sequence[int]) -> FloatArray:
+def log_probabilities(logits: FloatArray, ids: Sequence[int] | IntArray) -> FloatArray:
     """[len(ids)] float64, natural log. logits: [V] raw."""
     chosen: FloatArray = logits[np.asarray(ids, dtype=np.int64)].astype(np.float64)
     return chosen - _log_total(logits)
@@ -18,12 +19,17 @@ def log_probabilities(logits: FloatArray, ids: Sequence[int]) -> FloatArray:
 
 def top_log_probabilities(logits: FloatArray, count: int) -> list[tuple[int, float]]:
     """The `count` likeliest (id, log p), likeliest first, equals by ascending id."""
-    ids = largest(logits, count).tolist() if count else []
-    return list(zip(ids, log_probabilities(logits, ids).tolist(), strict=True))
+    if count == 0:
+        return []
+    ids = largest(logits, count)
+    ids = ids[np.argsort(-logits[ids], kind="stable")]
+    return list(zip(ids.tolist(), log_probabilities(logits, ids).tolist(), strict=True))
 
 
 def _log_total(logits: FloatArray) -> float:
-    highest = float(logits.max())
+    """Good to 1e-6: the exponentials are float32."""
+    highest = logits.max()
     if not np.isfinite(highest):
         raise FloatingPointError(f"the model's logits hold {highest}")
-    return highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))
+    weights = np.exp((logits - highest).astype(np.float32))
+    return float(highest) + float(np.log(weights.sum(dtype=np.float64)))
