@@ -1,0 +1,237 @@
+"""Faults from the field, E to G: memory, budgets, limits, broken drafters, records that reconcile."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rig import VOCAB, Rig, plain_text
+
+from decodeloop.engine.totals import Totals
+from decodeloop.speculation import DraftBlock, DrafterSetup
+from decodeloop.speculation.drafters.ngram import NgramDrafter
+from decodeloop.speculation.drafters.scripted import OracleDrafter, ScriptedDrafter, WrongDrafter
+from decodeloop.types import FinishReason, Reason, RequestRefused, Speculation, SpeculationMode
+
+PROMPT = [1, 2, 3, 4, 5, 1, 2, 3]
+
+
+def ngram():
+    return {"ngram": NgramDrafter(DrafterSetup(VOCAB, 4096, 8, 12, options={"min_n": 1}))}
+
+
+def prompts(count, seed=0):
+    draw = random.Random(seed)
+    return [[draw.randrange(1, VOCAB) for _ in range(draw.randrange(1, 40))] for _ in range(count)]
+
+
+def test_preempted_requests_say_the_same():
+    rig = Rig(ngram(), policy="fixed", draft_len=6, blocks=12, max_context=160)
+    heard = [rig.submit(prompt, max_tokens=60, seed=i, temperature=1.0) for i, prompt in enumerate(prompts(6))]
+    rig.run()
+    assert rig.scheduler.preemptions > 0
+    for i, prompt in enumerate(prompts(6)):
+        assert heard[i].token_ids == Rig().generate(prompt, max_tokens=60, seed=i, temperature=1.0).token_ids
+    assert rig.no_block_leaked()
+
+
+def test_the_pool_is_whole_after_any_workload():
+    texts = prompts(100)
+    rig = Rig({"wrong": WrongDrafter(texts, VOCAB), **ngram()}, policy="fixed", blocks=64, max_context=256)
+    draw = random.Random(3)
+    live = []
+    for i, prompt in enumerate(texts):
+        live.append(rig.submit(prompt, max_tokens=draw.randrange(1, 20), temperature=1.0, seed=i, n=1 + i % 2))
+        rig.step()
+        if i % 2:
+            rig.abort(live.pop(draw.randrange(len(live))))
+    rig.run()
+    assert all(heard.ended for heard in live)
+    assert rig.no_block_leaked()
+
+
+def test_drafting_backs_off_before_anything_is_evicted():
+    rig = Rig(
+        {"oracle": OracleDrafter([plain_text(PROMPT, max_tokens=40)])},
+        policy="fixed",
+        draft_len=8,
+        blocks=8,
+        block_tokens=8,
+        max_context=64,
+    )
+    kept = rig.generate(list(range(1, 42)), max_tokens=1)
+    idle = rig.cache.available_blocks - rig.cache.free_blocks
+    assert idle == 5
+    heard = rig.submit(PROMPT, max_tokens=30)
+    while rig.cache.free_blocks or rig.records[-1].rows[0].reason is not Reason.CAPPED_KV:
+        rig.step()
+    assert rig.cache.available_blocks - rig.cache.free_blocks >= idle
+    rig.run()
+    assert heard.token_ids == Rig().generate(PROMPT, max_tokens=30).token_ids
+    assert kept.ended
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(8, 40), st.integers(1, 8), st.integers(0, 12), st.integers(1, 30))
+def test_a_step_never_exceeds_its_budget(budget, sequences, depth, chunk):
+    sequences = min(sequences, budget)
+    rig = Rig(
+        ngram(), policy="fixed", draft_len=depth, max_step_tokens=budget, max_sequences=sequences, prefill_chunk=chunk
+    )
+    heard = [rig.submit(prompt, max_tokens=10) for prompt in prompts(10)]
+    rig.run()
+    assert all(each.ended for each in heard)
+    for record in rig.records:
+        assert sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows) <= budget
+        assert all(row.draft_len == 0 for row in record.rows if row.prefill_tokens)
+
+
+@pytest.mark.parametrize("length", [62, 63])
+def test_near_the_context_limit_a_request_goes_on_without_drafting(length):
+    rig = Rig(ngram(), policy="fixed", draft_len=8, max_context=64)
+    other = rig.submit(PROMPT, max_tokens=20)
+    heard = rig.submit([5] * length, max_tokens=99)
+    rig.run()
+    assert len(heard.token_ids) == 64 - length
+    assert heard.finish_reason is FinishReason.LENGTH
+    assert other.token_ids == Rig().generate(PROMPT, max_tokens=20).token_ids
+
+
+def test_ids_out_of_range_never_reach_the_target():
+    script = [[VOCAB], [5, VOCAB + 7, 3], [-1, 2], [10**9]] * 10
+    for verifier in ("coupled", "rejection", "block"):
+        rig = Rig({"scripted": ScriptedDrafter(script)}, policy="fixed", draft_len=4, verifier=verifier)
+        assert rig.generate(PROMPT).token_ids == Rig().generate(PROMPT).token_ids
+
+
+def test_a_drafter_that_raises_is_set_aside():
+    class Broken(ScriptedDrafter):
+        def propose(self, requests):
+            raise KeyError("no such layer")
+
+    rig = Rig({"broken": Broken([])}, policy="fixed")
+    heard = rig.generate(PROMPT)
+    assert heard.token_ids == Rig().generate(PROMPT).token_ids
+    assert "no such layer" in rig.engine.proposers.failed["broken"]
+
+
+def test_a_useless_drafter_shows():
+    rig = Rig({"wrong": WrongDrafter([plain_text(PROMPT, max_tokens=80)], VOCAB)}, policy="fixed")
+    totals = Totals(rig.scheduler, "coupled")
+    rig.generate(PROMPT, max_tokens=80)
+    for record in rig.records:
+        totals.observe(record)
+    assert "wrong" in totals.warnings()[0]
+
+
+def test_acceptance_after_a_prefix_hit_is_that_of_a_cold_start():
+    prompt = PROMPT * 6
+    rig = Rig(ngram(), policy="fixed", draft_len=4, toy={"order": 2})
+    cold, warm = (rig.generate(prompt, max_tokens=40) for _ in range(2))
+    assert warm.usage.cached > 0
+    assert (cold.usage.accepted, cold.usage.drafted) == (warm.usage.accepted, warm.usage.drafted)
+
+
+def test_records_reconcile():
+    """emitted + discarded == accepted + 1, row by row, request by request, in total; ends inside a block included."""
+    text = Rig().generate(PROMPT, max_tokens=40).token_ids
+    rig = Rig({"oracle": OracleDrafter([(*PROMPT, *text)])}, policy="fixed", draft_len=6, block_tokens=4)
+    stops = [rig.submit(PROMPT, max_tokens=40, stop_token_ids=(token,)) for token in text[2:12]]
+    caps = [rig.submit(PROMPT, max_tokens=most) for most in range(1, 12)]
+    rig.run()
+    for row in rig.rows:
+        if row.reason is not Reason.PREFILL or row.emitted:
+            assert row.emitted + row.discarded == row.accepted + 1
+        assert row.accepted <= row.verify_len <= row.draft_len
+    usages = [heard.usage for heard in (*stops, *caps)]
+    assert sum(row.emitted for row in rig.rows) == sum(usage.completion for usage in usages)
+    for field, total in (("draft_len", "drafted"), ("verify_len", "verified"), ("accepted", "accepted")):
+        assert sum(getattr(row, field) for row in rig.rows) == sum(getattr(usage, total) for usage in usages)
+    assert sum(row.discarded for row in rig.rows) > 0
+
+
+def test_per_request_speculation():
+    off, forced = Speculation(SpeculationMode.OFF), Speculation(SpeculationMode.FORCE, draft_len=3)
+    oracle = {"oracle": OracleDrafter([plain_text(PROMPT)])}
+    rig = Rig(oracle, policy="fixed", draft_len=6, shadow_len=4)
+    heard = rig.generate(PROMPT, speculation=off)
+    assert heard.usage.drafted == 0
+    assert {row.reason for row in rig.rows} == {Reason.PREFILL, Reason.OFF_USER}
+    assert all(not row.shadow_match for row in rig.rows)
+    rig = Rig(oracle, policy="off")
+    heard = rig.generate(PROMPT, speculation=forced)
+    assert max(row.draft_len for row in rig.rows) == 3
+    assert Reason.FORCED in {row.reason for row in rig.rows}
+
+
+def test_free_drafters_are_shadow_scored_when_not_played():
+    text = plain_text(PROMPT, max_tokens=20)
+    rig = Rig({"oracle": OracleDrafter([text]), "wrong": WrongDrafter([text], VOCAB)}, policy="off", shadow_len=5)
+    rig.generate(PROMPT, max_tokens=20)
+    scored = [row.shadow_match for row in rig.rows if not row.prefill_tokens]
+    assert all(match == {"oracle": 1, "wrong": 0} for match in scored[:-5])
+
+
+def test_a_deadline_ends_a_request_and_frees_it():
+    rig = Rig()
+    late = rig.submit(PROMPT, max_tokens=500, deadline_ms=30.0)
+    fine = rig.submit(PROMPT, max_tokens=50)
+    rig.run()
+    assert late.finish_reason is FinishReason.DEADLINE
+    assert 10 < len(late.token_ids) < 60
+    assert fine.finish_reason is FinishReason.LENGTH
+    assert rig.no_block_leaked()
+
+
+def test_a_full_queue_refuses():
+    rig = Rig(max_waiting=2, max_sequences=1)
+    rig.submit(PROMPT)
+    rig.submit(PROMPT)
+    with pytest.raises(RequestRefused, match="queue is full") as refused:
+        rig.submit(PROMPT)
+    assert refused.value.status == 429
+
+
+def test_the_batch_tier_yields():
+    rig = Rig(max_sequences=1)
+    batch = rig.submit(PROMPT, priority="batch", max_tokens=2)
+    late = rig.submit(PROMPT, max_tokens=2)
+    while not late.ended:
+        rig.step()
+    assert not batch.ended
+    rig.run()
+    assert batch.ended
+
+
+def test_nan_fails_its_request_alone():
+    toy = {"nan_at": 50}
+    rig = Rig(ngram(), policy="fixed", toy=toy)
+    sick, well = rig.submit([1, 50, 2]), rig.submit(PROMPT, banned_token_ids=(50,))
+    rig.run()
+    assert sick.error is not None
+    assert well.token_ids == Rig().generate(PROMPT, banned_token_ids=(50,)).token_ids
+    assert rig.no_block_leaked()
+
+
+def test_a_failing_forward_ends_its_step_and_no_more():
+    rig = Rig()
+    broken = rig.submit(PROMPT)
+    forward, rig.runner.forward = rig.runner.forward, lambda batch: 1 / 0
+    rig.step()
+    assert broken.error is not None
+    rig.runner.forward = forward
+    assert rig.generate(PROMPT).ended
+    assert rig.no_block_leaked()
+
+
+def test_organizations_share_no_prefix():
+    rig = Rig()
+    rig.generate(PROMPT * 8, organization="a")
+    assert rig.generate(PROMPT * 8, organization="b").usage.cached == 0
+    assert rig.generate(PROMPT * 8, organization="a").usage.cached > 0
+
+
+def test_a_draft_block_can_be_empty():
+    assert DraftBlock(()).lens == ()
+    rig = Rig({"scripted": ScriptedDrafter([[], [1], []])}, policy="fixed")
+    assert rig.generate(PROMPT).token_ids == Rig().generate(PROMPT).token_ids
