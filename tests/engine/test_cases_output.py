@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rig import EOS, VOCAB, Rig, plain_text
 
 from decodeloop.speculation import DrafterSetup
 from decodeloop.speculation.drafters.ngram import NgramDrafter
 from decodeloop.speculation.drafters.scripted import OracleDrafter, ScriptedDrafter, WrongDrafter
 from decodeloop.types import FinishReason
+from rig import EOS, VOCAB, Rig, plain_text
 
 PROMPT = [1, 2, 3, 4, 5, 1, 2, 3]
 

@@ -5,13 +5,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rig import VOCAB, Rig, plain_text
 
 from decodeloop.engine.totals import Totals
 from decodeloop.speculation import DraftBlock, DrafterSetup
 from decodeloop.speculation.drafters.ngram import NgramDrafter
 from decodeloop.speculation.drafters.scripted import OracleDrafter, ScriptedDrafter, WrongDrafter
 from decodeloop.types import FinishReason, Reason, RequestRefused, Speculation, SpeculationMode
+from rig import VOCAB, Rig, plain_text
 
 PROMPT = [1, 2, 3, 4, 5, 1, 2, 3]
 

@@ -4,11 +4,11 @@ import threading
 import time
 
 import pytest
-from rig import Heard, Rig
 
 from decodeloop.engine.job import Job
 from decodeloop.engine.worker import Worker
 from decodeloop.types import FinishReason, Request, RequestRefused, SamplingParams
+from rig import Heard, Rig
 
 PROMPT = (1, 2, 3, 4, 5)
 PATIENCE_S = 20

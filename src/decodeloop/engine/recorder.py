@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -65,8 +66,7 @@ class StepRecorder:
                 batch.append(self._queue.get())
             self._write([record for record in batch if record is not None])
             if None in batch:
-                if self._file is not None:
-                    self._file.close()
+                self._close()
                 return
 
     def _write(self, records: list[StepRecord]) -> None:
@@ -78,25 +78,37 @@ class StepRecorder:
                 self._open()
             elif self._written + len(data) > self._max_bytes:
                 self._rotate()
-            assert self._file is not None
-            self._file.write(data)
-            self._file.flush()
-            self._written += len(data)
+            self._append(data)
         except OSError as error:
             self._lose(len(records), str(error))
-            self._file = None  # try to open anew with the next records
+            self._close()  # and try to open anew with the next records
 
     def _open(self) -> None:
-        self._file = self._path.open("ab")
+        self._file = self._path.open("ab", buffering=0)
         self._written = self._file.tell()
-        if self._written == 0:
-            self._file.write(self._header)
-            self._file.flush()
-            self._written = len(self._header)
+        # Where a full disk cut a line short, the next record must not continue it.
+        self._append(self._header if self._written == 0 else b"\n" if self._cut_short() else b"")
+
+    def _cut_short(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+
+    def _append(self, data: bytes) -> None:
+        assert self._file is not None
+        while data:
+            count = self._file.write(data)
+            self._written += count
+            data = data[count:]
+
+    def _close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
 
     def _rotate(self) -> None:
-        assert self._file is not None
-        self._file.close()
+        self._close()
         for age in range(self._files - 2, -1, -1):
             source = self._path if age == 0 else self._path.with_name(f"{self._path.name}.{age}")
             if source.exists():

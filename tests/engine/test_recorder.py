@@ -1,0 +1,80 @@
+"""steps.jsonl: complete, rotated, bounded; a disk that fails costs records and nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from decodeloop.engine.recorder import SCHEMA, StepRecorder
+from decodeloop.types import Provenance
+from rig import Rig
+
+
+def records(count=30):
+    rig = Rig()
+    rig.generate([1, 2, 3], max_tokens=count, ignore_eos=True)
+    return rig.records
+
+
+def written(path, **bounds):
+    recorder = StepRecorder(path, Provenance("1.0", model_hash="abc"), **bounds)
+    recorder.start()
+    made = records()
+    for record in made:
+        recorder.observe(record)
+    recorder.close()
+    return recorder, made
+
+
+def test_header_then_a_record_a_line(tmp_path):
+    recorder, made = written(tmp_path / "steps.jsonl")
+    header, *lines = map(json.loads, (tmp_path / "steps.jsonl").read_text().splitlines())
+    assert header == {"schema": SCHEMA, "provenance": header["provenance"]}
+    assert header["provenance"]["model_hash"] == "abc"
+    assert [line["step"] for line in lines] == [record.step for record in made]
+    assert lines[0]["rows"][0]["reason"] == "prefill"
+    assert lines[0]["rows"][0]["token_ids"] is None
+    assert recorder.lost == 0
+
+
+def test_rotation_bounds_the_disk(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    for _ in range(5):
+        written(path, max_bytes=4000, files=3)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["steps.jsonl", "steps.jsonl.1", "steps.jsonl.2"]
+    assert all(json.loads(file.read_text().splitlines()[0])["schema"] == SCHEMA for file in files)
+
+
+def test_a_path_that_cannot_be_written_is_known_at_start(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        StepRecorder(tmp_path / "nowhere" / "steps.jsonl", Provenance("1.0")).start()
+
+
+def test_a_full_disk_loses_records_and_counts_them(tmp_path):
+    recorder, made = written(tmp_path / "steps.jsonl")
+    recorder = StepRecorder(tmp_path / "steps.jsonl", Provenance("1.0"))
+    recorder.start()
+    recorder._close()
+    recorder._path = Path("/dev/full")
+    for record in made:
+        recorder.observe(record)
+    recorder.close()
+    assert recorder.lost == len(made)
+
+
+def test_a_full_queue_loses_records_and_counts_them(tmp_path):
+    recorder = StepRecorder(tmp_path / "steps.jsonl", Provenance("1.0"), max_queued=5)
+    made = records()
+    for record in made:
+        recorder.observe(record)
+    assert recorder.lost == len(made) - 5
+
+
+def test_a_line_that_was_cut_short_spoils_no_other(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    written(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    _, made = written(path)
+    whole = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    assert [json.loads(line)["step"] for line in whole[-len(made) :]] == [record.step for record in made]
