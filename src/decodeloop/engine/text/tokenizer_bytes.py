@@ -25,7 +25,7 @@ BYTE_OF_CHARACTER: Mapping[str, int] = _printable_bytes()
 def byte_table(tokenizer: Tokenizer, vocab_size: int) -> tuple[bytes, ...]:
     """[vocab_size]: the bytes of each id; b"" where the vocabulary has none (a padded embedding).
 
-    Added tokens (control tokens among them) stand for their own text.
+    Control tokens stand for their marker's text.
 
     Raises:
         ValueError: the vocabulary is neither byte-level nor SentencePiece's, so its bytes are not known exactly.
@@ -34,13 +34,13 @@ def byte_table(tokenizer: Tokenizer, vocab_size: int) -> tuple[bytes, ...]:
     of_token = _byte_level if is_byte_level(tokenizer) else _sentence_piece
     if of_token is _sentence_piece and not _falls_back_to_bytes(tokenizer):
         raise ValueError("the tokenizer is neither byte-level BPE nor SentencePiece with byte fallback")
-    added = {id_: token.content for id_, token in tokenizer.get_added_tokens_decoder().items()}
     for token, id_ in tokenizer.get_vocab(with_added_tokens=False).items():
-        if id_ < vocab_size and id_ not in added:
-            table[id_] = of_token(token)
-    for id_, content in added.items():
         if id_ < vocab_size:
-            table[id_] = content.encode()
+            table[id_] = of_token(token)
+    for id_, added in tokenizer.get_added_tokens_decoder().items():
+        if id_ < vocab_size:
+            escaped = of_token is _sentence_piece and not added.special  # runs of spaces
+            table[id_] = _sentence_piece(added.content) if escaped else added.content.encode()
     return tuple(table)
 
 

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 
 from decodeloop.engine.text.tokenizer import BpeTokenizer
 from decodeloop.engine.text.tokenizer_pre import word_rule
+from decodeloop.engine.text.tokenizer_sentencepiece import sentencepiece_bpe
 
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -22,12 +23,13 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], *, vocab_size: int) -> BpeT
         ValueError: a kind of vocabulary or pre-tokenizer that is not known here, or one that is broken.
     """
     kind = metadata.get("tokenizer.ggml.model")
-    builders = {"gpt2": _byte_level_bpe}
+    builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe}
     if kind not in builders:
         raise ValueError(f"no tokenizer model {kind!r}; known are {', '.join(sorted(builders))}")
     tokens = metadata.get("tokenizer.ggml.tokens", [])
     if not tokens or len(tokens) > vocab_size:
         raise ValueError(f"a vocabulary of {len(tokens)} tokens for an embedding of {vocab_size} rows")
+    tokens = [_as_merged(token) for token in tokens] if kind == "llama" else tokens
     backend, adds_bos = builders[kind](metadata, tokens)
     _add_tokens(backend, tokens, metadata.get("tokenizer.ggml.token_type", []))
     ends = (metadata.get(f"tokenizer.ggml.{key}") for key in _END_KEYS)
@@ -49,6 +51,15 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: list[str]) -> tuple[tok
     backend.pre_tokenizer = rule.pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     return backend, rule.adds_bos
+
+
+def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: list[str]) -> tuple[tokenizers.Tokenizer, bool]:
+    return sentencepiece_bpe(metadata, tokens), True
+
+
+def _as_merged(token: str) -> str:
+    """A piece as SentencePiece has it: GGUF writes user-defined runs of spaces with real spaces."""
+    return token.replace(" ", "\u2581")
 
 
 def _bpe(tokens: list[str], merges: list[tuple[str, str]], **options: Any) -> models.BPE:
