@@ -3,7 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decodeloop.speculation import DraftBlock, drafters
+from decodeloop.speculation import DraftBlock
+from decodeloop.speculation.drafters import drafters
 from decodeloop.speculation.drafters.ngram import NgramDrafter
 from decodeloop.speculation.drafters.scripted import OracleDrafter, WrongDrafter
 from decodeloop.testing import check_drafter, drafter_setup

@@ -19,8 +19,8 @@ from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.step import Engine
 from decodeloop.engine.text.output import Output
 from decodeloop.policy import PolicySettings, policies
-from decodeloop.speculation import verifiers
 from decodeloop.speculation.sampling import RequestChance, SamplingState
+from decodeloop.speculation.verifiers import verifiers
 from decodeloop.types import Identity, Request, SamplingParams, StepRecord
 
 VOCAB = 64

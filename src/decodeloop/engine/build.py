@@ -24,7 +24,9 @@ from decodeloop.engine.text.parsing import Parsing
 from decodeloop.engine.totals import Totals
 from decodeloop.engine.worker import Worker
 from decodeloop.policy import Policy, PolicySettings, policies
-from decodeloop.speculation import Drafter, DrafterSetup, drafters, verifiers
+from decodeloop.speculation import Drafter, DrafterSetup
+from decodeloop.speculation.drafters import drafters
+from decodeloop.speculation.verifiers import verifiers
 from decodeloop.types import CostModel, StepRecord
 
 Observer = Callable[[StepRecord], None]
@@ -72,18 +74,20 @@ def open_runner(checkpoint: Checkpoint, settings: EngineSettings, *, layers: int
         fixed_shape=settings.fixed_shape,
         device=settings.device,
     )
-    if settings.runner != "auto":
-        return runners.load(settings.runner)(checkpoint, options)
+    names = AUTO_RUNNERS if settings.runner == "auto" else (settings.runner,)
     refusals = []
-    for name in AUTO_RUNNERS:
+    for name in names:
         try:
             return runners.load(name)(checkpoint, options)
-        except (ImportError, NotImplementedError, ValueError) as error:
+        except RUNNER_REFUSES as error:
+            if settings.runner != "auto":
+                raise
             refusals.append(f"{name}: {error}")
     raise RuntimeError("no runner can execute this model here. " + "; ".join(refusals))
 
 
 AUTO_RUNNERS = ("native", "torch")
+RUNNER_REFUSES = (ImportError, NotImplementedError, ValueError)
 
 
 def build_engine(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from decodeloop.registry import Registry
 from decodeloop.speculation.block import NO_DRAFT, Draft, DraftBlock, Verdict
 from decodeloop.speculation.forward import Runner
 from decodeloop.speculation.sampling import Chance, Distribution, SamplingState
@@ -22,8 +21,6 @@ __all__ = [
     "TargetRows",
     "Verdict",
     "Verifier",
-    "drafters",
-    "verifiers",
 ]
 
 
@@ -100,21 +97,3 @@ class Verifier(Protocol):
     shares_noise: bool
 
     def judge(self, draft: Draft, rows: TargetRows, chance: Chance) -> Verdict: ...
-
-
-drafters = Registry[Drafter](
-    "drafters",
-    {
-        "ngram": "decodeloop.speculation.drafters.ngram:NgramDrafter",
-        "suffix": "decodeloop.speculation.drafters.suffix:SuffixDrafter",
-        "draft_model": "decodeloop.speculation.drafters.draft_model:ModelDrafter",
-    },
-)
-verifiers = Registry[Verifier](
-    "verifiers",
-    {
-        "coupled": "decodeloop.speculation.verifiers.coupled:CoupledVerifier",
-        "rejection": "decodeloop.speculation.verifiers.rejection:RejectionVerifier",
-        "block": "decodeloop.speculation.verifiers.block:BlockVerifier",
-    },
-)
