@@ -24,10 +24,10 @@ TEMPERATURES = (0.0, 1.0)
 
 
 def drafter_setup(vocab_size: int, options: Mapping[str, Any] | None = None) -> DrafterSetup:
-    """A small setup; whatever draft model is asked for is a toy."""
+    """A small setup; whatever draft model is asked for is a toy, whose logits depend on all of its text."""
 
     def open_toy(spec: str) -> Runner:
-        return ToyRunner(None, RunnerOptions(layers=1, options={"vocab_size": vocab_size}))
+        return ToyRunner(None, RunnerOptions(block_tokens=4, options={"vocab_size": vocab_size}))
 
     return DrafterSetup(
         vocab_size=vocab_size,

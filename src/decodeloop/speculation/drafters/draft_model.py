@@ -26,7 +26,7 @@ class ModelOptions:
     """
 
     model: str = ""
-    kv_memory_mb: int = 256
+    kv_memory_mb: float = 256.0
     catch_up_tokens: int = 512
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Run:
     cached: CachedSequence
     state: SamplingState
     tokens: list[int] = field(default_factory=list)
-    q: list[FloatArray] = field(default_factory=list)
+    rows: list[Distribution] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     ended: bool = False
 
@@ -68,9 +68,8 @@ class Run:
             return
         token = self._draw(q)
         self.tokens.append(token)
-        self.confidence.append((self.confidence[-1] if self.confidence else 1.0) * top_share(q))
-        if not (q.greedy or self.request.shares_noise):
-            self.q.append(q.probs)
+        self.rows.append(q)
+        self.confidence.append((self.confidence[-1] if self.confidence else 1.0) * top_share(q, logits))
         self.ended = len(self.tokens) == self.want or self.state.ends(token)
         if not self.ended:
             self.state.advance(token)
@@ -82,7 +81,8 @@ class Run:
         return self.request.chance.draft(q, position, len(self.request.tokens))
 
     def draft(self) -> Draft:
-        q = tuple(self.q) if self.q else None
+        masses = self.request.shares_noise or all(row.greedy for row in self.rows)
+        q = None if masses else tuple(row.probs for row in self.rows)
         return Draft(tuple(self.tokens), q, tuple(self.confidence), drafter="draft_model")
 
 
@@ -91,7 +91,7 @@ class ModelDrafter:
 
     q rows are given only where the verifier may need them: a greedy draft is a point mass, and one drawn with the
     verifier's own noise is judged as one (exact under any rule, at no loss there). Confidence is the product of the
-    rows' largest q (for a greedy row, of its logits' softmax): position k's depends on x_<k alone.
+    rows' largest q (of a greedy row, its token's share in the logits' softmax): position k's depends on x_<k alone.
     """
 
     free = False
@@ -102,8 +102,8 @@ class ModelDrafter:
         info = self._runner.info
         self._max_context = min(info.max_context, setup.max_context)
         most = setup.max_sequences * -(-self._max_context // info.block_tokens)
-        blocks = min(most, self._options.kv_memory_mb * MIB // info.kv_block_bytes)
-        if not blocks:
+        blocks = min(most, int(self._options.kv_memory_mb * MIB / info.kv_block_bytes))
+        if blocks < 1:
             raise ValueError(
                 f"drafter draft_model: kv_memory_mb {self._options.kv_memory_mb} holds no KV block"
                 f" of {info.kv_block_bytes} bytes"
@@ -205,7 +205,9 @@ def packed(runs: Sequence[Run], chunks: Sequence[Sequence[int]], level: Iterable
     )
 
 
-def top_share(q: Distribution) -> float:
-    """max_v q(v); of a greedy row, as if it were sampled at temperature 1."""
-    row = q.log_weights
-    return 1.0 / float(np.exp(row - row.max()).sum())
+def top_share(q: Distribution, logits: FloatArray) -> float:
+    """max_v q(v); of a point mass, its token's share in the softmax of the raw logits [V]."""
+    if not q.greedy:
+        return 1.0 / float(np.exp(q.log_weights).sum())
+    weights = np.exp(logits - logits.max())
+    return float(weights[q.likeliest] / weights.sum(dtype=np.float64))
