@@ -1,0 +1,224 @@
+"""What a step costs on this machine: measured at start, refined by every step since."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+import numpy as np
+
+from decodeloop.policy.allocate import IntArray
+from decodeloop.policy.cost_fit import CostSample, Surface, fit
+from decodeloop.policy.draft_cost import DraftCosts, DraftSample
+from decodeloop.policy.online_linear import OnlineLinear
+from decodeloop.types import CostModel, FloatArray, StepRecord
+
+SCHEMA = "decodeloop.cost/1"
+CELLS = 33  # of tokens, half an octave each: 1 .. 65536
+FAR_TOKENS = 1e6
+DRIFT_GAIN = 0.05  # of the whole machine: a neighbour comes and goes within tens of steps
+CELL_GAIN = 0.02  # of one region against the others, for good
+SHOCK = 0.3  # log ratio beyond which a step says no more than that it was slow
+CELL_SHRINKAGE = 8.0  # visits at which a cell is believed half
+CELL_TRUST = 64.0  # visits beyond which it is believed no more
+
+
+class StepCosts(CostModel, Protocol):
+    """A cost model that policies can scan, teach and ask how sure it is."""
+
+    def step_ms_many(self, tokens: IntArray, context: int, sequences: int) -> FloatArray: ...
+
+    def token_context_ms(self) -> float:
+        """What a verified token costs for each context token of its sequence."""
+        ...
+
+    def catch_up_ms(self, drafter: str, tokens: int) -> float:
+        """What a paused drafter pays to read `tokens` that it missed."""
+        ...
+
+    def staleness(self, tokens: int, context: int, sequences: int) -> float:
+        """Steps since a step like this was seen; inf if never."""
+        ...
+
+    def draft_staleness(self, drafter: str) -> float: ...
+
+    def observe(self, record: StepRecord, free: AbstractSet[str], catch_up: Mapping[str, int]) -> None: ...
+
+    def describe(self) -> Mapping[str, Any]: ...
+
+
+class CostSurface:
+    """T(tokens, context, sequences) of everything in a step but drafting, and T_draft.
+
+    A fit of measured forwards; times what the machine as a whole and each region of the surface have since turned out
+    to be (slow, clipped, in logarithms: a noisy neighbour moves the first and hardly the second); plus sampling and
+    overhead, learned from the steps. Non-decreasing in tokens.
+    """
+
+    def __init__(self, samples: Sequence[CostSample], draft_samples: Sequence[DraftSample] = ()) -> None:
+        """Raises ValueError without samples."""
+        self._samples, self._draft_samples = tuple(samples), tuple(draft_samples)
+        self._surface: Surface = fit(samples)
+        self._knots = np.unique(
+            np.concatenate([self._surface.knots, 2.0 ** (np.arange(CELLS) / 2), [FAR_TOKENS, 2 * FAR_TOKENS]])
+        )
+        self._nearness = _nearness(2.0 * np.log2(self._knots))
+        plain_ms = min(sample.ms for sample in samples)
+        self._floor_ms = plain_ms / 20
+        self._rest = OnlineLinear([0.0, 0.0, 0.0], [plain_ms / 4] * 3, plain_ms / 50)
+        self._drafts = DraftCosts(draft_samples, plain_ms)
+        self._drift = 0.0
+        self._regions: dict[tuple[int, int], _Region] = {}
+        self._step = 0
+        self._curve: tuple[int, int, FloatArray] | None = None
+        for sample in samples:
+            self._region(sample.context, sample.sequences).mark(_cell(sample.tokens), 0)
+
+    def step_ms(self, tokens: int, context: int, sequences: int) -> float:
+        return float(np.interp(tokens, self._knots, self._at_knots(context, sequences)))
+
+    def step_ms_many(self, tokens: IntArray, context: int, sequences: int) -> FloatArray:
+        """[...] as step_ms, for each of `tokens`."""
+        ms: FloatArray = np.interp(tokens, self._knots, self._at_knots(context, sequences))
+        return ms
+
+    def bounds_ms(self, tokens: int, context: int, sequences: int) -> tuple[float, float]:
+        """It should lie between these: two spreads, and beyond the measured range from flat to proportional."""
+        ms, last = self.step_ms(tokens, context, sequences), float(self._surface.knots[-1])
+        low = high = ms
+        if tokens > last:
+            low = self.step_ms(int(last), context, sequences)
+            high = max(ms, low * tokens / last)
+        margin = math.exp(2.0 * max(self._surface.spread, 0.01))
+        return low / margin, high * margin
+
+    def draft_ms(self, drafter: str, depth: int, sequences: int) -> float:
+        return self._drafts.ms(drafter, depth, sequences)
+
+    def catch_up_ms(self, drafter: str, tokens: int) -> float:
+        return self._drafts.ms(drafter, 1, 1, tokens) - self._drafts.ms(drafter, 1, 1)
+
+    def token_context_ms(self) -> float:
+        return self._surface.token_context_ms
+
+    def staleness(self, tokens: int, context: int, sequences: int) -> float:
+        return self._region(context, sequences).staleness(_cell(tokens), self._step)
+
+    def draft_staleness(self, drafter: str) -> float:
+        return self._drafts.staleness(drafter, self._step)
+
+    def observe(self, record: StepRecord, free: AbstractSet[str], catch_up: Mapping[str, int]) -> None:
+        """Learn from a measured step. Records without rows or with impossible times teach nothing."""
+        times = (record.draft_ms, record.verify_ms, record.sample_ms, record.overhead_ms)
+        if not record.rows or record.verify_ms <= 0.0 or not all(math.isfinite(ms) and ms >= 0.0 for ms in times):
+            return
+        self._step, self._curve = max(self._step, record.step), None
+        tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
+        self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
+        self._rest.learn([1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms)
+        self._drafts.observe(record, free, catch_up)
+
+    def describe(self) -> Mapping[str, Any]:
+        shape = self._surface
+        return {
+            "measured": True,
+            "samples": len(self._samples),
+            "spread": round(shape.spread, 4),
+            "tokens": [int(tokens) for tokens in shape.knots],
+            "ms": [round(float(ms), 4) for ms in shape.base],
+            "ms_per_context_token": shape.context_ms,
+            "ms_per_token_and_context_token": shape.token_context_ms,
+            "ms_per_sequence": shape.sequence_ms,
+            "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._rest.coefficients],
+            "drift": round(math.expm1(self._drift), 4),
+            "cells_visited": sum(int((region.visits > 0).sum()) for region in self._regions.values()),
+            "drafters": self._drafts.describe(),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The measured points, as plain data. What steps have taught since is of this run alone."""
+        return {
+            "schema": SCHEMA,
+            "samples": [[s.tokens, s.context, s.sequences, s.ms] for s in self._samples],
+            "draft_samples": [[s.drafter, s.depth, s.sequences, s.ms] for s in self._draft_samples],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CostSurface:
+        """Raises ValueError when `data` is not what to_json gives."""
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"not a cost surface: schema {data.get('schema')!r}, expected {SCHEMA!r}")
+        try:
+            samples = [CostSample(*row) for row in data["samples"]]
+            drafts = [DraftSample(*row) for row in data["draft_samples"]]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a cost surface: {error}") from error
+        return cls(samples, drafts)
+
+    def _at_knots(self, context: int, sequences: int) -> FloatArray:
+        """[J] ms at the knots; linear between them, so that one value and many agree."""
+        if self._curve is not None and self._curve[:2] == (context, sequences):
+            return self._curve[2]
+        biases = self._region(context, sequences).biases(self._nearness)
+        fitted = np.maximum(self._surface.ms(self._knots, context, sequences), self._floor_ms)
+        forward = np.maximum.accumulate(fitted * np.exp(self._drift + biases))
+        per_step, per_sequence, per_token = self._rest.coefficients
+        curve: FloatArray = forward + per_step + per_sequence * sequences + per_token * self._knots
+        self._curve = context, sequences, curve
+        return curve
+
+    def _learn_forward(self, tokens: int, context: int, sequences: int, ms: float) -> None:
+        region, cell = self._region(context, sequences), _cell(tokens)
+        bias = float(region.biases(CELL_NEARNESS[cell : cell + 1])[0])
+        fitted = max(float(self._surface.ms(np.array([tokens]), context, sequences)[0]), self._floor_ms)
+        surprise = math.log(ms / fitted) - self._drift - bias
+        surprise = min(max(surprise, -SHOCK), SHOCK)
+        self._drift += DRIFT_GAIN * surprise
+        region.learn(cell, surprise, self._step)
+
+    def _region(self, context: int, sequences: int) -> _Region:
+        key = round(math.log2(max(sequences, 1))), round(math.log2(1 + max(context, 0) / max(sequences, 1)) / 2)
+        if key not in self._regions:
+            self._regions[key] = _Region()
+        return self._regions[key]
+
+
+class _Region:
+    """What steps of about as many sequences and about as much context have shown, per cell of tokens."""
+
+    def __init__(self) -> None:
+        self._deviation = np.zeros(CELLS)  # log ratio to the fit
+        self.visits = np.zeros(CELLS)
+        self._last = np.full(CELLS, -np.inf)
+
+    def mark(self, cell: int, step: int) -> None:
+        self._last[cell] = step
+
+    def learn(self, cell: int, surprise: float, step: int) -> None:
+        self._deviation[cell] += max(1.0 / (self.visits[cell] + 10.0), CELL_GAIN) * surprise
+        self.visits[cell] += 1.0
+        self.mark(cell, step)
+
+    def biases(self, nearness: FloatArray) -> FloatArray:
+        """[J] log ratio to the fit: the nearby cells' mean, shrunk where few were seen. nearness: [J, CELLS]."""
+        trust = np.minimum(self.visits, CELL_TRUST)
+        mean: FloatArray = nearness @ (trust * self._deviation) / (nearness @ trust + CELL_SHRINKAGE)
+        return mean
+
+    def staleness(self, cell: int, step: int) -> float:
+        return float(step - self._last[cell])
+
+
+def _cell(tokens: int) -> int:
+    return min(round(2.0 * math.log2(max(tokens, 1))), CELLS - 1)
+
+
+def _nearness(places: FloatArray) -> FloatArray:
+    """[J, CELLS] how much each cell says about each place, in cells."""
+    near: FloatArray = np.exp(-0.5 * np.square(places[:, None] - np.arange(CELLS)))
+    return near
+
+
+CELL_NEARNESS = _nearness(np.arange(CELLS, dtype=np.float64))
