@@ -1,0 +1,196 @@
+"""Grammars that the output must follow, by llguidance: which tokens may come next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from decodeloop.engine.text import Tokenizer
+from decodeloop.engine.text.grammar_source import is_cheap, param_of, to_llguidance
+from decodeloop.speculation.distribution import NothingLeft
+from decodeloop.types import GrammarSpec, RequestRefused
+
+MAX_CACHED = 64
+TRIAL_S = 20.0  # wall; the trial's own limit is processor time
+_LIMITS = LLParserLimits(verbose_errors=False, step_lexer_fuel=100_000, max_lexer_states=50_000)
+
+
+class GrammarMatcher:
+    """A grammar's position in its text: a `TokenMatcher`. One thread at a time.
+
+    After an end token only end tokens may come.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
+        self._matcher, self._vocab_size, self._eos_ids = matcher, vocab_size, eos_ids
+        self._ends = 0  # end tokens accepted; llguidance is not told of them
+        self._mask: npt.NDArray[np.bool_] | None = None
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """[V] bool, not to be written to: tokens that may come next, every end token among them where the text may end.
+
+        Raises NothingLeft when following the grammar has become too expensive.
+        """
+        if self._mask is None:
+            self._mask = self._only_ends() if self._ends else self._compute()
+        return self._mask
+
+    def accept(self, token: int) -> bool:
+        """Advance over `token`; False, and no change, when it may not come next."""
+        if token in self._eos_ids:
+            if not self._ends and not self._matcher.is_accepting():
+                return False
+            self._ends += 1
+        elif self._ends or not self._matcher.try_consume_tokens([token]):
+            return False
+        self._mask = None
+        return True
+
+    def rollback(self, count: int) -> None:
+        """Undo the last `count` accepted tokens."""
+        ends = min(self._ends, count)
+        self._ends -= ends
+        if count > ends and not self._matcher.rollback(count - ends):
+            raise ValueError(f"cannot roll back {count} tokens: {_words(self._matcher)}")
+        if count:
+            self._mask = None
+
+    def fork(self) -> GrammarMatcher:
+        """An independent copy at the same place."""
+        twin = GrammarMatcher(self._matcher.deep_copy(), self._vocab_size, self._eos_ids)
+        twin._ends, twin._mask = self._ends, self._mask
+        return twin
+
+    def _compute(self) -> npt.NDArray[np.bool_]:
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise NothingLeft(f"the grammar can't be followed any further: {_words(self._matcher)}")
+        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+
+    def _only_ends(self) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(self._vocab_size, dtype=np.bool_)
+        mask[list(self._eos_ids)] = True
+        return mask
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer, each once. Thread-safe; takes milliseconds to seconds."""
+
+    def __init__(self, tokenizer: Tokenizer, *, shown: frozenset[int] = frozenset()) -> None:
+        """shown: control tokens that grammars see as their text, as `Detokenizer` does."""
+        self._tokenizer, self._shown = tokenizer, shown
+        self._compiled: OrderedDict[GrammarSpec, Future[LLMatcher]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._trying = threading.Lock()
+        self._vocabulary: LLTokenizer | None = None
+
+    def compile(self, spec: GrammarSpec, *, param: str | None = None) -> GrammarMatcher:
+        """A matcher at the start of its text.
+
+        param: the request field to blame, if not the one that such a spec usually comes from.
+
+        Raises:
+            RequestRefused: what `spec` says is wrong, can't be enforced, or is too expensive.
+        """
+        with self._lock:
+            result = self._compiled.get(spec)
+            ours = result is None
+            if result is None:
+                result = self._compiled[spec] = Future()
+                if len(self._compiled) > MAX_CACHED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(spec)
+        if ours:
+            self._settle(result, spec, param or param_of(spec))
+        try:
+            matcher = result.result()
+        except RequestRefused as refusal:
+            raise RequestRefused(refusal.message, param=param or refusal.param) from None
+        return GrammarMatcher(matcher.deep_copy(), self._tokenizer.vocab_size, self._tokenizer.eos_ids)
+
+    def _settle(self, result: Future[LLMatcher], spec: GrammarSpec, param: str) -> None:
+        try:
+            result.set_result(self._compile(spec, param))
+        except BaseException as error:
+            if not isinstance(error, RequestRefused):
+                with self._lock:
+                    self._compiled.pop(spec, None)
+            result.set_exception(error)
+
+    def _compile(self, spec: GrammarSpec, param: str) -> LLMatcher:
+        source = to_llguidance(spec, param=param)
+        if not is_cheap(spec):
+            with self._trying:
+                _try_compiling(source, param)
+        matcher = LLMatcher(self._open_vocabulary(), source, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the first mask is the dearest
+        if matcher.is_error():
+            raise RequestRefused(_words(matcher), param=param)
+        return matcher
+
+    def _open_vocabulary(self) -> LLTokenizer:
+        with self._trying:
+            if self._vocabulary is None:
+                self._vocabulary = LLTokenizer(
+                    TokenizerWrapper(_Vocabulary(self._tokenizer, self._shown)),
+                    n_vocab=self._tokenizer.vocab_size,
+                    eos_token=sorted(self._tokenizer.eos_ids),
+                )
+            return self._vocabulary
+
+
+class _Vocabulary:
+    """A `Tokenizer` as llguidance wants it: each token's bytes, control tokens marked by a leading 0xFF."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, shown: frozenset[int]) -> None:
+        ids = range(tokenizer.vocab_size)
+        self.special_token_ids = [token for token in ids if tokenizer.is_special(token) and token not in shown]
+        special = set(self.special_token_ids)
+        self.tokens = [
+            b"\xff" + (tokenizer.token_text(token).encode() or b"<unused %d>" % token)
+            if token in special
+            else tokenizer.token_text(token).encode()
+            if token in shown
+            else tokenizer.token_bytes(token)
+            for token in ids
+        ]
+        self.eos_token_id = min(tokenizer.eos_ids)
+        self._encode = tokenizer.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text if isinstance(text, str) else text.decode(errors="replace"))
+
+
+def _try_compiling(source: str, param: str) -> None:
+    """Compile in a process that can be stopped; raises RequestRefused with what came of it."""
+    program = [sys.executable, "-P", str(Path(__file__).with_name("grammar_trial.py"))]
+    try:
+        trial: Any = subprocess.run(program, input=source, capture_output=True, text=True, timeout=TRIAL_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RequestRefused("the grammar is too expensive to compile", param=param) from None
+    if trial.returncode < 0 or "memory allocation" in trial.stderr or "MemoryError" in trial.stderr:
+        raise RequestRefused("the grammar is too expensive to compile", param=param)
+    if trial.returncode:
+        raise RuntimeError(f"the grammar trial failed: {trial.stderr[-500:]}")
+    if trial.stdout:
+        raise RequestRefused(_clean(trial.stdout), param=param)
+
+
+def _words(matcher: LLMatcher) -> str:
+    return _clean(matcher.get_error())
+
+
+def _clean(error: str) -> str:
+    return error.split("\n<non-verbose/>", maxsplit=1)[0].strip()[:2000]
