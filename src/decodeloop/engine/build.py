@@ -64,8 +64,19 @@ class EmbeddedEngine:
         self.worker.stop(drain_s)
 
 
-def open_runner(checkpoint: Checkpoint, settings: EngineSettings, *, layers: int | None = None) -> Runner:
-    """The runner that `settings.runner` names; "auto": the first of native and torch that loads here."""
+@dataclass(frozen=True, slots=True)
+class RunnerChoice:
+    """runner: the one to use. refusals: why faster ones can't be."""
+
+    runner: Runner
+    refusals: Mapping[str, str]
+
+
+def choose_runner(checkpoint: Checkpoint, settings: EngineSettings, *, layers: int | None = None) -> RunnerChoice:
+    """The runner that `settings.runner` names; "auto": the first of AUTO_RUNNERS that loads here.
+
+    Raises whatever a named runner raises, and RuntimeError with all the reasons when none of them loads.
+    """
     options = RunnerOptions(
         dtype=settings.dtype,
         threads=settings.threads,
@@ -74,20 +85,18 @@ def open_runner(checkpoint: Checkpoint, settings: EngineSettings, *, layers: int
         fixed_shape=settings.fixed_shape,
         device=settings.device,
     )
-    names = AUTO_RUNNERS if settings.runner == "auto" else (settings.runner,)
-    refusals = []
-    for name in names:
+    if settings.runner != "auto":
+        return RunnerChoice(runners.load(settings.runner)(checkpoint, options), {})
+    refusals: dict[str, str] = {}
+    for name in AUTO_RUNNERS:
         try:
-            return runners.load(name)(checkpoint, options)
-        except RUNNER_REFUSES as error:
-            if settings.runner != "auto":
-                raise
-            refusals.append(f"{name}: {error}")
-    raise RuntimeError("no runner can execute this model here. " + "; ".join(refusals))
+            return RunnerChoice(runners.load(name)(checkpoint, options), refusals)
+        except (ImportError, NotImplementedError, ValueError) as error:
+            refusals[name] = str(error)
+    raise RuntimeError("no runner can execute this model here: " + "; ".join(f"{n}: {r}" for n, r in refusals.items()))
 
 
 AUTO_RUNNERS = ("native", "torch")
-RUNNER_REFUSES = (ImportError, NotImplementedError, ValueError)
 
 
 def build_engine(
@@ -113,7 +122,7 @@ def build_engine(
             f"max_step_tokens {settings.max_step_tokens} can't hold a token of each of max_sequences "
             f"{settings.max_sequences}"
         )
-    runner = runner or open_runner(checkpoint, settings)
+    runner = runner or choose_runner(checkpoint, settings).runner
     memory = plan_memory(runner.info, settings, psutil.virtual_memory().available)
     runner.allocate_kv(memory.kv_blocks)
     cache = KvCache(memory.kv_blocks, runner.info.block_tokens, prefix_caching=settings.prefix_caching)
@@ -185,4 +194,4 @@ def open_draft_runner(checkpoint: Checkpoint, settings: EngineSettings, spec: st
         if not path.exists():
             raise ValueError(f"draft model {spec!r} is neither layers:N, int4, int4:layers:N nor an existing path")
         source = open_checkpoint(path)
-    return open_runner(source, replace(settings, dtype=dtype), layers=layers)
+    return choose_runner(source, replace(settings, dtype=dtype), layers=layers).runner

@@ -24,8 +24,8 @@ class Totals:
 
     def observe(self, record: StepRecord) -> None:
         self._counts["steps"] += 1
-        for part in ("draft_ms", "verify_ms", "sample_ms", "overhead_ms", "step_ms"):
-            self._ms[part] += getattr(record, part)
+        for phase in ("draft", "verify", "sample", "overhead"):
+            self._ms[phase] += getattr(record, f"{phase}_ms")
         for row in record.rows:
             self._counts["prefill_tokens"] += row.prefill_tokens
             self._counts["emitted_tokens"] += row.emitted
@@ -39,15 +39,18 @@ class Totals:
                 self._accepted[row.drafter] += row.accepted
 
     def counters(self) -> Mapping[str, float]:
-        """Monotonic totals, and gauges, by their name."""
+        """Totals (`_total`) and gauges by metric name, some with a label, as the gateway's Upstream contract has it."""
         cache = self._scheduler.cache
         return {
-            **{name: float(value) for name, value in list(self._counts.items())},
-            **{f"{part.removesuffix('_ms')}_seconds": value / 1e3 for part, value in list(self._ms.items())},
-            "preemptions": float(self._scheduler.preemptions),
-            "prefix_cache_queries": float(cache.queried_tokens),
-            "prefix_cache_hits": float(cache.hit_tokens),
-            "kv_usage_fraction": 1.0 - cache.free_fraction,
+            **{f"{name}_total": float(count) for name, count in list(self._counts.items())},
+            **{f'step_seconds_total{{phase="{phase}"}}': ms / 1e3 for phase, ms in list(self._ms.items())},
+            **{f'drafter_verified_total{{drafter="{name}"}}': float(n) for name, n in list(self._verified.items())},
+            **{f'drafter_accepted_total{{drafter="{name}"}}': float(n) for name, n in list(self._accepted.items())},
+            "preemptions_total": float(self._scheduler.preemptions),
+            "prefix_cache_queries_total": float(cache.queried_tokens),
+            "prefix_cache_hits_total": float(cache.hit_tokens),
+            "kv_cache_usage": 1.0 - cache.free_fraction,
+            "drafter_warnings": float(len(self.warnings())),
         }
 
     def warnings(self) -> list[str]:

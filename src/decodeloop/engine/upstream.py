@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -47,7 +47,7 @@ class EmbeddedUpstream:
     def describe(self) -> Mapping[str, Any]:
         return self._engine.describe()
 
-    async def stream(self, request: Request) -> AsyncIterator[Chunk]:
+    async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         loop = asyncio.get_running_loop()
         prepared = await loop.run_in_executor(self._texts, self._engine.intake.prepare, request)
         answer = Answer(loop)

@@ -1,0 +1,41 @@
+"""The engine's settings as command-line options, for every command that opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from decodeloop.engine.settings import EngineSettings
+
+Model = Annotated[str, typer.Argument(help="A GGUF file, a Hugging Face directory, a hub name, or a name of `models`.")]
+Runner = Annotated[str | None, typer.Option(help="auto, native or torch.")]
+Dtype = Annotated[str | None, typer.Option(help="Weight format; auto: the runner's own choice.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option(help="0: all the cores this process may use.")]
+Policy = Annotated[str | None, typer.Option(help="How much to speculate: off, fixed, ...")]
+Verifier = Annotated[str | None, typer.Option(help="coupled, rejection or block.")]
+Drafters = Annotated[str | None, typer.Option("--drafters", help="Comma-separated, preferred first: ngram,suffix,...")]
+DraftModel = Annotated[str | None, typer.Option(help="For draft_model: layers:N, int4, int4:layers:N or a path.")]
+DraftLen = Annotated[int | None, typer.Option(help="Tokens that the fixed policy drafts.")]
+MaxContext = Annotated[int | None, typer.Option(help="Longest prompt plus answer, in tokens.")]
+MaxSequences = Annotated[int | None, typer.Option(help="Sequences that decode at once.")]
+KvMemory = Annotated[int | None, typer.Option("--kv-memory-mb", help="For the target's KV cache.")]
+
+
+def engine_settings(base: EngineSettings, given: Mapping[str, Any]) -> EngineSettings:
+    """`base` with the options that were given. `drafters` is a comma-separated list; `draft_model` a spec."""
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "drafters" in changes:
+        changes["drafters"] = tuple(name.strip() for name in changes["drafters"].split(",") if name.strip())
+    spec = changes.pop("draft_model", None)
+    if spec is not None:
+        options = dict(base.drafter_options.get("draft_model", {}), model=spec)
+        changes["drafter_options"] = {**base.drafter_options, "draft_model": options}
+        listed = changes.get("drafters", base.drafters)
+        changes["drafters"] = listed if "draft_model" in listed else ("draft_model", *listed)
+    if "draft_len" in changes and changes["draft_len"] > base.max_draft_len:
+        changes["max_draft_len"] = changes["draft_len"]
+    return replace(base, **changes)

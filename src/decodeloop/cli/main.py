@@ -1,0 +1,56 @@
+"""`decodeloop`: composes the parts. One file a command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from decodeloop import __version__
+from decodeloop.cli.doctor import doctor
+from decodeloop.cli.generate import generate
+from decodeloop.cli.models import models
+from decodeloop.cli.serve import serve
+
+EXIT_USAGE = 2
+
+app = typer.Typer(
+    name="decodeloop",
+    help="Fast, cheap and provably unchanged LLM decoding.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(generate)
+app.command()(models)
+app.command()(doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"decodeloop {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Log what happens inside."),
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
+) -> None:
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+
+
+def main() -> None:
+    """Run a command. What a user can mend is one line on stderr and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        logging.getLogger(__name__).debug("the command failed", exc_info=error)
+        print(f"decodeloop: {error}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)

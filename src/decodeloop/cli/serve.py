@@ -1,0 +1,139 @@
+"""`decodeloop serve`: a gateway with one embedded engine."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from decodeloop import config
+from decodeloop.cli import flags
+from decodeloop.cli.environment import Environment, read_environment
+from decodeloop.cli.opening import open_model, provenance, stderr
+from decodeloop.engine.build import EmbeddedEngine, Observer, build_engine
+from decodeloop.engine.hardware import read_hardware
+from decodeloop.engine.models import Checkpoint
+from decodeloop.engine.models.sources import DEFAULT_MODEL
+from decodeloop.engine.recorder import StepRecorder
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.engine.upstream import EmbeddedUpstream
+from decodeloop.gateway.app import build_app
+from decodeloop.gateway.server import serve as serve_gateway
+from decodeloop.gateway.settings import GatewaySettings
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """What `serve --config` reads."""
+
+    model: str = DEFAULT_MODEL
+    engine: EngineSettings = EngineSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    record: str | None = None
+
+
+def serve(
+    model: Annotated[
+        str | None, typer.Argument(help="A GGUF file, a Hugging Face directory, a hub name, or a name.")
+    ] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="YAML; options given here override it.")] = None,
+    host: Annotated[str | None, typer.Option()] = None,
+    port: Annotated[int | None, typer.Option(help="0: any free one.")] = None,
+    record: Annotated[str | None, typer.Option(help="Write a record of every step to this file (JSON lines).")] = None,
+    runner: flags.Runner = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    threads: flags.Threads = None,
+    policy: flags.Policy = None,
+    verifier: flags.Verifier = None,
+    drafters: flags.Drafters = None,
+    draft_model: flags.DraftModel = None,
+    draft_len: flags.DraftLen = None,
+    max_context: flags.MaxContext = None,
+    max_sequences: flags.MaxSequences = None,
+    kv_memory_mb: flags.KvMemory = None,
+) -> None:
+    """Serve MODEL over an OpenAI-compatible API."""
+    environment = read_environment()
+    engine_options = {
+        "runner": runner,
+        "dtype": dtype,
+        "device": device,
+        "threads": threads,
+        "policy": policy,
+        "verifier": verifier,
+        "drafters": drafters,
+        "draft_model": draft_model,
+        "draft_len": draft_len,
+        "max_context": max_context,
+        "max_sequences": max_sequences,
+        "kv_memory_mb": kv_memory_mb,
+    }
+    settings = _read(config_file, environment)
+    address: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = replace(
+        settings,
+        model=model or settings.model,
+        engine=flags.engine_settings(settings.engine, engine_options),
+        gateway=replace(settings.gateway, **address),
+        record=record or settings.record,
+    )
+    _serve(settings, environment)
+
+
+def _read(path: Path | None, environment: Environment) -> ServeConfig:
+    if path is None:
+        return ServeConfig()
+    return config.load(path.read_text(), ServeConfig, env=environment.variables, source=str(path))
+
+
+def _serve(settings: ServeConfig, environment: Environment) -> None:
+    logging.getLogger("decodeloop").setLevel(logging.INFO)
+    checkpoint = open_model(settings.model, environment)
+    recorder = _recorder(settings, checkpoint)
+    observers: tuple[Observer, ...] = () if recorder is None else (recorder.observe,)
+    engine = build_engine(checkpoint, settings.engine, clock=time.monotonic, observers=observers)
+    upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
+    _greet(settings, engine)
+    try:
+        serve_gateway(build_app(settings.gateway, {"embedded": upstream}), settings.gateway)
+    finally:
+        if recorder is not None:
+            recorder.close()
+
+
+def _recorder(settings: ServeConfig, checkpoint: Checkpoint) -> StepRecorder | None:
+    if settings.record is None:
+        return None
+    settings_hash = hashlib.sha256(msgspec.json.encode(settings.engine)).hexdigest()
+    recorder = StepRecorder(Path(settings.record), provenance(checkpoint, read_hardware().device, settings_hash))
+    recorder.start()
+    return recorder
+
+
+def _greet(settings: ServeConfig, engine: EmbeddedEngine) -> None:
+    info, memory, gateway = engine.engine.runner.info, engine.memory, settings.gateway
+    stderr.print(
+        f"{engine.name} on {info.name} ({info.weight_format}), context {memory.max_context}, "
+        f"KV pool {memory.kv_bytes >> 20} MiB, verifier {settings.engine.verifier}, policy {settings.engine.policy}, "
+        f"drafters {', '.join(engine.engine.proposers.names) or 'none'}",
+        highlight=False,
+    )
+    chat = engine.checkpoint.chat_template is not None
+    body = (
+        '{"messages":[{"role":"user","content":"Say hello."}],"stream":true}'
+        if chat
+        else '{"prompt":"Once","stream":true}'
+    )
+    route = "chat/completions" if chat else "completions"
+    stderr.print(
+        f"try: curl -N http://{gateway.host}:{gateway.port}/v1/{route} -H 'content-type: application/json' -d '{body}'",
+        highlight=False,
+        soft_wrap=True,
+    )
