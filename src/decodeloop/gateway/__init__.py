@@ -1,0 +1,1 @@
+"""The HTTP side: an OpenAI-compatible server in front of any engine. Knows neither torch nor the engine."""

@@ -35,10 +35,9 @@ class Upstream(Protocol):
     def load(self) -> Load: ...
 
     def counters(self) -> Mapping[str, float]:
-        """Totals (names ending in `_total`, monotonic) and gauges, by their metric name without prefix.
+        """Totals (names ending in `_total`, monotonic) and gauges (all others), shown as `decodeloop_engine_<name>`.
 
-        A name may carry one label: `step_seconds_total{phase="draft"}`. What the gateway counts from answers itself
-        is in gateway/metrics; an upstream that counts the same name overrides it.
+        A name may carry labels: `step_seconds_total{phase="draft"}`. What answers tell, the gateway counts itself.
         """
         ...
 

@@ -1,0 +1,141 @@
+"""The gateway as one ASGI application: routes, and the boundary where every exception becomes an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from decodeloop.gateway.admission import Admission
+from decodeloop.gateway.errors import internal_error, shutting_down
+from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.fleet import Fleet
+from decodeloop.gateway.generate import CHAT, COMPLETION, Api, Generate
+from decodeloop.gateway.identity import authenticator_for
+from decodeloop.gateway.meter import Meter
+from decodeloop.gateway.metrics import Exposition
+from decodeloop.gateway.pages import Pages
+from decodeloop.gateway.settings import GatewaySettings
+from decodeloop.gateway.upstreams import Upstream
+from decodeloop.types import RequestRefused
+
+__all__ = ["Gateway", "build_app"]
+
+log = logging.getLogger(__name__)
+access = logging.getLogger(f"{__name__}.access")
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+EXCHANGE = "decodeloop.exchange"  # where a scope carries it
+
+
+def build_app(settings: GatewaySettings, upstreams: Mapping[str, Upstream]) -> Gateway:
+    """An ASGI application that serves `upstreams` (by name); its lifespan starts and closes them."""
+    fleet, meter = Fleet(upstreams), Meter()
+    admission = Admission(settings.limits.max_concurrent_requests)
+    authenticator = authenticator_for(settings.api_keys)
+    pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission))
+
+    def generate(api: Api) -> Generate:
+        return Generate(api, settings, authenticator, admission, fleet, meter)
+
+    routes = [
+        _route("POST", "/v1/chat/completions", generate(CHAT)),
+        _route("POST", "/v1/completions", generate(COMPLETION)),
+        _route("GET", "/v1/models", pages.models),
+        _route("GET", "/v1/models/{model:path}", pages.model),
+        _route("GET", "/v1/policy", pages.policy),
+        _route("GET", "/health", pages.health),
+        _route("GET", "/ready", pages.ready),
+        _route("GET", "/metrics", pages.metrics),
+        _route("GET", "/", pages.welcome),
+    ]
+    return Gateway(routes, fleet=fleet, admission=admission, meter=meter, retry_after_s=settings.retry_after_s)
+
+
+class Gateway:
+    def __init__(
+        self, routes: list[Route], *, fleet: Fleet, admission: Admission, meter: Meter, retry_after_s: int
+    ) -> None:
+        self._fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
+        self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send)
+        scope["app"] = self  # asks starlette to raise its refusals instead of answering them
+        scope[EXCHANGE] = exchange
+        try:
+            await self._answered(scope, receive, send, exchange)
+        finally:
+            status = exchange.status or 499  # nobody was there to be answered
+            self._meter.responses[exchange.method, exchange.route, status] += 1
+            took_ms = 1e3 * (time.monotonic() - exchange.arrived_s)
+            access.info("%s %s %s %d %.1f ms", exchange.request_id, exchange.method, exchange.path, status, took_ms)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+        try:
+            await self._router(scope, receive, send)
+        except ClientGone:
+            return
+        except RequestRefused as refused:
+            await self._refuse(exchange, refused, {})
+        except HTTPException as refused:
+            await self._refuse(exchange, _of_routing(refused, exchange), refused.headers or {})
+        except asyncio.CancelledError:  # the server's shutdown, out of patience: there is nothing above to tell
+            if exchange.status is None:
+                await self._refuse(exchange, shutting_down(), {})
+        except Exception:
+            if exchange.status is not None:
+                raise
+            log.exception("request %s failed", exchange.request_id)
+            await self._refuse(exchange, internal_error(exchange.request_id), {})
+
+    async def _refuse(self, exchange: Exchange, refused: RequestRefused, extra: Mapping[str, str]) -> None:
+        if refused.status >= 500:
+            log.warning("request %s: %d %s", exchange.request_id, refused.status, refused.message)
+        headers = [(name.lower().encode(), value.encode()) for name, value in extra.items()]
+        if refused.status in (429, 503):
+            headers.append((b"retry-after", str(self._retry_after_s).encode()))
+        if refused.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if refused.status in (408, 413):
+            headers.append((b"connection", b"close"))  # rather than read the rest of the body
+        await exchange.refuse(refused, headers)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: object) -> AsyncIterator[None]:
+        await self._fleet.start()
+        try:
+            yield
+        finally:
+            self._admission.draining = True
+            await self._fleet.close()
+
+
+class _Endpoint:
+    """Makes a handler of exchanges an ASGI application."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handler(scope[EXCHANGE])
+
+
+def _route(method: str, path: str, handler: Handler) -> Route:
+    return Route(path, _Endpoint(handler), methods=[method])
+
+
+def _of_routing(refused: HTTPException, exchange: Exchange) -> RequestRefused:
+    if refused.status_code == 405:
+        return RequestRefused(f"{exchange.path} does not take {exchange.method}", status=405)
+    return RequestRefused(f"no such URL: {exchange.method} {exchange.path[:200]}", status=404, code="unknown_url")

@@ -1,0 +1,125 @@
+"""One HTTP request and its response, over raw ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from decodeloop.gateway.errors import error_body
+from decodeloop.gateway.settings import Limits
+from decodeloop.types import RequestRefused
+
+__all__ = ["JSON", "ClientGone", "Exchange"]
+
+JSON = b"application/json"
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class ClientGone(Exception):
+    """The client closed the connection: there is nobody to answer."""
+
+
+class Exchange:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.arrived_s = time.monotonic()
+        self.status: int | None = None  # None: no response yet
+        asked = self.header("x-request-id") or ""
+        self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
+
+    @property
+    def method(self) -> str:
+        return str(self._scope["method"])
+
+    @property
+    def path(self) -> str:
+        return str(self._scope["path"])
+
+    @property
+    def route(self) -> str:
+        """The matched route's pattern: the same for all requests of a kind."""
+        return getattr(self._scope.get("route"), "path", "unmatched")
+
+    def path_param(self, name: str) -> str:
+        return str(self._scope["path_params"][name])
+
+    def header(self, name: str) -> str | None:
+        value = self._headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    async def read_json(self, limits: Limits) -> bytes:
+        """The body of a JSON request.
+
+        Raises:
+            RequestRefused: not declared as JSON, too large, or too slow.
+            ClientGone: closed before the body was complete.
+        """
+        kind = (self.header("content-type") or "").partition(";")[0].strip().lower()
+        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+            # A page in a browser can post other types to this address without asking: this check stops it.
+            raise RequestRefused("the content-type must be application/json", status=415, param="content-type")
+        if self.header("content-encoding") not in (None, "identity"):
+            raise RequestRefused("compressed bodies are not supported", status=415, param="content-encoding")
+        declared = self.header("content-length") or "0"
+        if declared.isdecimal() and int(declared) > limits.max_body_bytes:
+            raise _too_large(limits)
+        try:
+            async with asyncio.timeout(limits.body_timeout_s):
+                return await self._read(limits)
+        except TimeoutError:
+            raise RequestRefused("the request body did not arrive in time", status=408) from None
+
+    async def _read(self, limits: Limits) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limits.max_body_bytes:
+                raise _too_large(limits)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def disconnected(self) -> None:
+        """Wait for the client to leave, after the body has been read. Raises ClientGone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        raise ClientGone
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.status = status
+        own = [(b"x-request-id", self.request_id.encode())]
+        trace = self.header("traceparent")
+        if trace is not None and _TRACEPARENT.fullmatch(trace):
+            own.append((b"traceparent", trace.encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+
+    async def write(self, body: bytes, *, more: bool) -> None:
+        """Returns when the connection can take more: a slow reader holds its writer back."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def respond(self, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()) -> None:
+        length = str(len(body)).encode()
+        await self.start(status, [(b"content-type", kind), (b"content-length", length), *headers])
+        await self.write(body, more=False)
+
+    async def refuse(self, refused: RequestRefused, headers: Headers = ()) -> None:
+        await self.respond(refused.status, error_body(refused), headers=headers)
+
+
+def _too_large(limits: Limits) -> RequestRefused:
+    return RequestRefused(f"the request body is larger than {limits.max_body_bytes} bytes", status=413)

@@ -1,0 +1,168 @@
+"""POST /v1/completions and /v1/chat/completions: from a body to the last byte of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from decodeloop.gateway.admission import Admission
+from decodeloop.gateway.errors import internal_error, shutting_down
+from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.fleet import Fleet
+from decodeloop.gateway.identity import Authenticator
+from decodeloop.gateway.meter import Meter, RequestMeter
+from decodeloop.gateway.settings import GatewaySettings, Limits
+from decodeloop.gateway.sse import EventStream
+from decodeloop.gateway.tasks import answer_chunks, watched
+from decodeloop.gateway.upstreams import Upstream
+from decodeloop.gateway.wire.answer import Answer
+from decodeloop.gateway.wire.parse import Arrival, Call, parse_chat, parse_completion
+from decodeloop.gateway.wire.shapes import ChatShape, CompletionShape, Shape
+from decodeloop.types import Chunk, RequestRefused, Slo
+
+__all__ = ["CHAT", "COMPLETION", "Api", "Generate"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What tells the two apart."""
+
+    id_prefix: str
+    parse: Callable[[bytes, Arrival, Limits], Call]
+    shape: Callable[[bool], Shape]
+
+
+COMPLETION = Api("cmpl-", parse_completion, lambda logprobs: CompletionShape(logprobs=logprobs))
+CHAT = Api("chatcmpl-", parse_chat, lambda logprobs: ChatShape(logprobs=logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """The handler of one of the APIs."""
+
+    api: Api
+    settings: GatewaySettings
+    authenticator: Authenticator
+    admission: Admission
+    fleet: Fleet
+    meter: Meter
+
+    async def __call__(self, exchange: Exchange) -> None:
+        identity = self.authenticator.identify(exchange.header("authorization"))
+        with self.admission.admitted():
+            raw = await exchange.read_json(self.settings.limits)
+            arrival = Arrival(
+                id=self.api.id_prefix + uuid.uuid4().hex,
+                default_model=self.fleet.default_model(),
+                identity=identity,
+                slo=_slo(exchange),
+                arrived_s=exchange.arrived_s,
+            )
+            call = self.api.parse(raw, arrival, self.settings.limits)
+            name, upstream = self.fleet.pick(call.model)
+            answer = Answer(call, self.api.shape(call.logprobs), created=int(time.time()))
+            timing = self.meter.request(name, call.model, arrived_s=exchange.arrived_s, choices=call.choices)
+            run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings)
+            try:
+                await (run.streamed() if call.stream else run.whole())
+            except (ClientGone, asyncio.CancelledError):
+                timing.end("cancelled")
+                raise
+            finally:
+                timing.end("failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer on its way."""
+
+    exchange: Exchange
+    call: Call
+    upstream: Upstream
+    answer: Answer
+    timing: RequestMeter
+    clock: Callable[[], float]
+    settings: GatewaySettings
+
+    async def whole(self) -> None:
+        chunks: list[Chunk] = []
+
+        async def collect(chunk: Chunk) -> None:
+            chunks.append(chunk)
+
+        await watched(self._each(collect), self.exchange.disconnected())
+        await self.exchange.respond(200, self.answer.body(chunks))
+
+    async def streamed(self) -> None:
+        stream = EventStream(self.exchange, heartbeat_s=self.settings.heartbeat_s)
+
+        async def say(chunk: Chunk) -> None:
+            events = self.answer.events(chunk)
+            if events:
+                await stream.write(events)
+
+        async def work() -> None:
+            await self._each(say)
+            await stream.end(self.answer.last_events())
+
+        try:
+            await watched(work(), self.exchange.disconnected(), stream.beat())
+        except RequestRefused as refused:
+            if not stream.opened:
+                raise
+            log.warning("request %s in mid-stream: %d %s", self.exchange.request_id, refused.status, refused.message)
+            await stream.fail(refused)
+        except ClientGone:
+            raise
+        except asyncio.CancelledError:
+            if stream.opened:
+                await stream.fail(shutting_down())
+            raise
+        except Exception:
+            if not stream.opened:
+                raise
+            log.exception("request %s failed in mid-stream", self.exchange.request_id)
+            await stream.fail(internal_error(self.exchange.request_id))
+
+    async def _each(self, use: Callable[[Chunk], Awaitable[None]]) -> None:
+        """Give every chunk to `use`, in order, the next one only when it returns."""
+        limit_s = self.settings.limits.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as timeout, aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    self.timing.chunk(chunk, self.clock())
+                    await use(self.answer.admit(chunk))
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise RequestRefused(
+                f"the answer was not complete after {limit_s:g} s", status=504, code="timeout"
+            ) from None
+        self.answer.check_complete()
+
+    def _chunks(self) -> AsyncGenerator[Chunk, None]:
+        return answer_chunks(self.upstream, self.call.requests)
+
+
+def _slo(exchange: Exchange) -> Slo:
+    return Slo(_milliseconds(exchange, "x-slo-ttft-ms"), _milliseconds(exchange, "x-slo-tpot-ms"))
+
+
+def _milliseconds(exchange: Exchange, header: str) -> float | None:
+    text = exchange.header(header)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise RequestRefused(f"the header {header} must be a positive number of milliseconds", param=header)
+    return value

@@ -1,0 +1,49 @@
+"""What an operator may set about the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["GatewaySettings", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what one client, and all together, can make the gateway hold or wait for."""
+
+    max_concurrent_requests: int = 1024  # completions being answered; more are refused with 429
+    max_body_bytes: int = 4 * 2**20
+    max_header_bytes: int = 32 * 2**10  # request line included
+    max_json_depth: int = 64
+    max_choices: int = 128  # prompts times n
+    header_timeout_s: float = 10.0  # from connection, or a request's first byte, to the end of its headers
+    body_timeout_s: float = 30.0
+    request_timeout_s: float = 600.0  # from the parsed request to the end of its answer
+    stall_timeout_s: float = 60.0  # a client that reads nothing for so long is cut off
+    keep_alive_s: int = 75
+    drain_s: int = 30  # for running requests at shutdown
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                raise ValueError(f"{field.name} must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any free one
+    api_keys: tuple[str, ...] = ()  # empty: everyone may ask
+    heartbeat_s: float = 15.0  # of silence in a stream before a comment is sent
+    retry_after_s: int = 1  # told to clients with 429 and 503
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError("port must be between 0 and 65535")
+        if self.heartbeat_s <= 0:
+            raise ValueError("heartbeat_s must be above 0")
+        if self.retry_after_s < 0:
+            raise ValueError("retry_after_s must not be negative")
+        if any(not key.strip() for key in self.api_keys):
+            raise ValueError("api_keys must not be blank")

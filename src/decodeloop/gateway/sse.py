@@ -1,0 +1,62 @@
+"""A response of server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import NoReturn
+
+from decodeloop.gateway.errors import error_object
+from decodeloop.gateway.exchange import Exchange
+from decodeloop.gateway.wire.answer import event
+from decodeloop.types import RequestRefused
+
+__all__ = ["EventStream"]
+
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+HEARTBEAT = b": keep-alive\n\n"
+
+
+class EventStream:
+    """Opens with its first event or heartbeat; until then the request can still be refused with a status."""
+
+    def __init__(self, exchange: Exchange, *, heartbeat_s: float) -> None:
+        self._exchange, self._heartbeat_s = exchange, heartbeat_s
+        self._turn = asyncio.Lock()  # one writer at a time: comments stay between events
+        self._wrote_s = time.monotonic()
+        self.opened = False
+        self._ended = False
+
+    async def write(self, events: bytes) -> None:
+        await self._write(events, more=True)
+
+    async def end(self, events: bytes) -> None:
+        await self._write(events, more=False)
+
+    async def fail(self, refused: RequestRefused) -> None:
+        """Tell of a failure after the start: an error event, and no [DONE]."""
+        await self.end(event(error_object(refused)))
+
+    async def beat(self) -> NoReturn:
+        """Send a comment whenever nothing else was sent for `heartbeat_s`."""
+        while True:
+            due_s = self._wrote_s + self._heartbeat_s - time.monotonic()
+            if due_s > 0:
+                await asyncio.sleep(due_s)
+            else:
+                await self._write(HEARTBEAT, more=True)
+
+    async def _write(self, events: bytes, *, more: bool) -> None:
+        async with self._turn:
+            if self._ended:
+                return
+            self._ended = not more
+            if not self.opened:
+                self.opened = True
+                await self._exchange.start(200, HEADERS)
+            await self._exchange.write(events, more=more)
+            self._wrote_s = time.monotonic()

@@ -1,0 +1,65 @@
+"""Work that ends with its watchers, and iterators run side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from typing import Any
+
+from decodeloop.gateway.upstreams import Upstream
+from decodeloop.types import Chunk, Request
+
+__all__ = ["answer_chunks", "watched"]
+
+
+async def watched(work: Coroutine[Any, Any, None], *watchers: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end. A watcher that raises first cancels it, and its exception is raised instead.
+
+    When this returns or raises, nothing of them runs any more.
+    """
+    tasks = [asyncio.create_task(coroutine) for coroutine in (work, *watchers)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in tasks if task.done()]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    ended[0].result()
+
+
+async def answer_chunks(upstream: Upstream, requests: Sequence[Request]) -> AsyncGenerator[Chunk, None]:
+    """All chunks of the requests' answers, indexed through (prompt times n).
+
+    Upstreams are advanced only as this is: never more than one chunk a request waits here.
+    """
+    if len(requests) == 1:
+        async with aclosing(upstream.stream(requests[0])) as stream:
+            async for chunk in stream:
+                yield chunk
+        return
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(aclosing(upstream.stream(request))) for request in requests]
+        pending: dict[asyncio.Task[Chunk | None], int] = {}
+        stack.push_async_callback(_cancel, pending)
+        pending.update({asyncio.create_task(_next(stream)): place for place, stream in enumerate(streams)})
+        while pending:
+            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                place = pending.pop(task)
+                arrived = task.result()
+                if arrived is not None:
+                    yield replace(arrived, index=place * requests[place].n + arrived.index)
+                    pending[asyncio.create_task(_next(streams[place]))] = place
+
+
+async def _next(stream: AsyncGenerator[Chunk, None]) -> Chunk | None:
+    return await anext(stream, None)
+
+
+async def _cancel(pending: dict[asyncio.Task[Chunk | None], int]) -> None:
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)

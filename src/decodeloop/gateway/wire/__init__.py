@@ -1,0 +1,1 @@
+"""OpenAI's HTTP bodies to Requests, and Chunks to OpenAI's answers. Pure: no I/O."""

@@ -1,0 +1,143 @@
+"""From bytes to a checked body: strict about what is not understood, lenient about what changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import msgspec
+
+from decodeloop.types import RequestRefused
+
+__all__ = ["IGNORED", "NEUTRAL", "checked", "read_body", "shown"]
+
+T = TypeVar("T")
+
+IGNORED = frozenset(
+    {
+        "metadata",
+        "prediction",  # a hint for speed, which our drafters don't need
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Fields that ask nothing of the answer: accepted with any value, without effect."""
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "audio": (),
+    "bad_words": ([],),
+    "continue_final_message": (False,),
+    "detokenize": (True,),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1.0,),
+    "logits_processors": ([],),
+    "modalities": (["text"],),
+    "prompt_logprobs": (),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "suffix": ("",),
+    "truncate_prompt_tokens": (-1,),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+}
+"""Fields accepted only where their value asks for what is done anyway (null always does)."""
+
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+
+
+def read_body(raw: bytes, schema: type[T], *, max_depth: int) -> T:
+    """Decode a JSON object to `schema`; null counts as absent.
+
+    Raises:
+        RequestRefused: 400 naming the field and what it should be.
+    """
+    body = _decode(raw)
+    if not isinstance(body, dict):
+        raise RequestRefused("the request body must be a JSON object")
+    given = {name: value for name, value in body.items() if value is not None}
+    if _depth_exceeds({name: value for name, value in given.items() if name != "prompt"}, max_depth):
+        raise RequestRefused(f"the request body is nested deeper than {max_depth} levels")
+    known = frozenset(field.encode_name for field in msgspec.structs.fields(schema))  # type: ignore[arg-type]
+    for name in given.keys() - known - IGNORED:
+        _check_neutral(name, given[name], known)
+    result: T = checked({name: value for name, value in given.items() if name in known}, schema)
+    return result
+
+
+def checked(value: Any, wanted: Any, at: str = "") -> Any:
+    """`value` as `wanted` (a type msgspec knows), or a refusal that names the place, below `at`."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        found = _PLACE.search(message)
+        place = f"{at}.{found[1]}".strip(".").replace(".[", "[") if found else at
+        what = message[: found.start()] if found else message
+        got = _at(value, found[1]) if found else value
+        told = "" if isinstance(got, dict | list) else f", got {shown(got)}" if ", got" not in what else ""
+        raise RequestRefused(
+            f"invalid value for {place!r}: {what}{told}" if place else what, param=place or None
+        ) from None
+
+
+def shown(value: Any) -> str:
+    """`value` for a message: never long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _decode(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except RecursionError:
+        raise RequestRefused("the request body is nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        what = str(error).split(" - at ")[0]
+        raise RequestRefused(f"the request body is not valid JSON: {what}") from None
+
+
+def _depth_exceeds(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    if depth == 0:
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return any(_depth_exceeds(item, depth - 1) for item in items)
+
+
+def _check_neutral(name: str, value: Any, known: frozenset[str]) -> None:
+    if name in NEUTRAL:
+        if value not in NEUTRAL[name]:
+            choices = " or ".join(["null", *map(shown, NEUTRAL[name])])
+            raise RequestRefused(
+                f"{name!r} is not supported here: leave it out, or {choices}", param=name, code="unsupported_parameter"
+            )
+        return
+    near = get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise RequestRefused(f"unknown field {shown(name)}{hint}", param=name[:60], code="unknown_parameter")
+
+
+def _at(value: Any, place: str) -> Any:
+    """The value at a msgspec path like `stop[1]` or `a.b`; the whole where the path has no names for its steps."""
+    for step in re.findall(r"[^.\[\]]+", place):
+        if isinstance(value, list) and step.isdigit():
+            value = value[int(step)]
+        elif isinstance(value, dict) and step in value:
+            value = value[step]
+    return value
