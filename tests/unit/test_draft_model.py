@@ -157,6 +157,20 @@ def test_a_long_prompt_is_read_in_bounded_chunks_and_holds_up_nobody():
     assert drafter.propose([request(1, long, 3)]).drafts[0].tokens == plain(long, 3)
 
 
+def test_long_prompts_share_the_bound():
+    runner = Watched()
+    drafter = build(runner, catch_up_tokens=16)
+    texts = [[i % V for i in range(length)] for length in (40, 30, 20)]
+    lens = []
+    for _ in range(6):
+        runner.batches.clear()
+        lens.append(drafter.propose([request(i, text, 3) for i, text in enumerate(texts)]).lens)
+        assert max(len(batch.tokens) for batch in runner.batches) <= 16 + 3 * 4
+    assert lens[0] == (0, 0, 0)
+    assert lens[-1] == (3, 3, 3)
+    assert lens == sorted(lens)
+
+
 def test_near_its_context_limit_it_drafts_what_fits_then_nothing():
     drafter = build(Watched(max_context=10))
     for length, expected in ((7, 4), (8, 3), (9, 2), (10, 1), (11, 0), (30, 0)):
@@ -181,6 +195,8 @@ def test_the_least_recently_used_sequence_makes_room():
     assert (1 in cache, 2 in cache, 3 in cache) == (True, False, True)
     assert cache.reserve(4, 12, {1}) is None
     assert (1 in cache, 4 in cache) == (True, False)
+    assert cache.reserve(1, 20, ()) is None  # more than there is, even with all others gone
+    assert cache.free_blocks == 4
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.6, "top_p": 0.8}, {"presence_penalty": 1.5}])

@@ -38,6 +38,18 @@ def test_it_is_the_definition_however_the_text_grows(tokens, draft_len, min_n, m
     assert ask(drafter, tokens, draft_len, sequence_id=2).tokens == expected
 
 
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
+def test_it_claims_no_longer_match_than_there_is(tokens):
+    drafter = NgramDrafter(drafter_setup(V))
+    for length in range(1, len(tokens) + 1):
+        text = tokens[:length]
+        draft = ask(drafter, text)
+        if draft.tokens:
+            claimed = round(1 / (1 - draft.confidence[0])) - 2
+            assert claimed >= 2
+            assert any(text[end - claimed : end] == text[-claimed:] for end in range(claimed, length))
+
+
 def test_periodic_text_goes_on():
     assert ask(NgramDrafter(drafter_setup(V)), [1, 2, 1, 2], 5).tokens == (1, 2, 1, 2, 1)
     assert ask(NgramDrafter(drafter_setup(V)), [7] * 4, 8).tokens == (7,) * 8

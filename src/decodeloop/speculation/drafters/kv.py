@@ -27,7 +27,7 @@ class CachedSequence:
     def settle(self, tokens: Sequence[int]) -> None:
         """Keep what agrees with the committed `tokens`, all but the last of them at most: its logits are wanted."""
         kept = 0
-        for drafted, token in zip(self.drafted, tokens[self.committed : len(tokens) - 1], strict=False):
+        for drafted, token in zip(self.drafted, tokens[self.committed :], strict=False):
             if drafted != token:
                 break
             kept += 1

@@ -99,7 +99,7 @@ class SuffixDrafter:
         options, match_len = self._options, context.length
         if match_len < options.min_match:
             return NO_DRAFT
-        carried = max(0, int(options.alpha * match_len + options.offset))
+        carried = int(options.alpha * match_len + options.offset)
         tokens, scores = automaton.likeliest(context, min(draft_len, carried, self._max_draft_len), options.min_score)
         trust = succession(match_len, len(tokens))
         confidence = tuple(score * share for score, share in zip(scores, trust, strict=True))
