@@ -18,7 +18,7 @@ from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.text import Tokenizer
 from decodeloop.policy import Policy
 from decodeloop.speculation import Draft, Verifier
-from decodeloop.speculation.admission import refuse_inadmissible
+from decodeloop.speculation.admission import refuse_anticipation, refuse_inadmissible
 from decodeloop.speculation.forward import Forward, Runner
 from decodeloop.types import Chunk, Decision, DecodeRequest, FinishReason, Plan, Reason, StepRecord
 
@@ -132,7 +132,9 @@ class Engine:
     def _allocate(self, plan: Plan, proposals: Proposals) -> Decision:
         scores = proposals.block.scores()
         refuse_inadmissible(self.verifier, proposals.block.drafts, scores)
-        return self.policy.allocate(plan, scores)
+        decision = self.policy.allocate(plan, scores)
+        refuse_anticipation(self.verifier, proposals.block.drafts, decision)
+        return decision
 
     def _judge(self, lane: Lane, forward: Forward) -> Judged:
         sequence = lane.sequence

@@ -7,7 +7,7 @@ from typing import Any
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.overrides import Choice, choose, override, plan_of
-from decodeloop.types import CostModel, Decision, DecodeRequest, Load, Plan, Reason, Scores, StepRecord
+from decodeloop.types import CostModel, Decision, DecodeRequest, Knowledge, Load, Plan, Reason, Scores, StepRecord
 
 
 class FixedPolicy:
@@ -53,4 +53,4 @@ def verify_all(plan: Plan, scores: Scores) -> Decision:
         Reason.NO_PROPOSAL if planned and not verified else reason
         for planned, verified, reason in zip(plan.draft_lens, verify_lens, plan.reasons, strict=True)
     )
-    return Decision(verify_lens, reasons)
+    return Decision(verify_lens, reasons, knowledge=Knowledge.PREFIX)

@@ -39,6 +39,12 @@ class Draft:
         q = None if self.q is None else self.q[:verify_len]
         return Draft(self.tokens[:verify_len], q, self.confidence[:verify_len], None, self.drafter, self.knowledge)
 
+    def chain(self) -> Draft:
+        """This draft. Raises ValueError for a tree, which only a tree's verifier can judge."""
+        if self.parents is not None:
+            raise ValueError(f"drafter {self.drafter!r} proposed a tree; verify it with a verifier of trees")
+        return self
+
 
 NO_DRAFT = Draft()
 
@@ -58,7 +64,7 @@ class DraftBlock:
         values = tuple(
             np.asarray(draft.confidence or [1.0] * len(draft.tokens), dtype=np.float64) for draft in self.drafts
         )
-        known = [draft.knowledge for draft in self.drafts if draft.q is not None]
+        known = [draft.knowledge for draft in self.drafts if draft.q]
         return Scores(values, max(known, default=Knowledge.PREFIX))
 
 

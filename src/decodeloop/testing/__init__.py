@@ -1,6 +1,32 @@
 """Checks that every component must pass: the project's own and those of other packages."""
 
 from decodeloop.testing.drafter import check_drafter, drafter_setup
+from decodeloop.testing.enumeration import (
+    Branch,
+    branches,
+    continued,
+    law,
+    random_table,
+    target_law,
+    total_variation,
+)
 from decodeloop.testing.policy import check_policy
+from decodeloop.testing.verifier import EXACT, TableRows, check_verifier, point_draft, sampled_draft
 
-__all__ = ["check_drafter", "check_policy", "drafter_setup"]
+__all__ = [
+    "EXACT",
+    "Branch",
+    "TableRows",
+    "branches",
+    "check_drafter",
+    "check_policy",
+    "check_verifier",
+    "continued",
+    "drafter_setup",
+    "law",
+    "point_draft",
+    "random_table",
+    "sampled_draft",
+    "target_law",
+    "total_variation",
+]

@@ -56,10 +56,17 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """knowledge: what the lengths know of the drafts they cut.
+
+    PREFIX vouches that whether a draft's token k is verified was settled by what comes before it (scores of k and
+    earlier, themselves PREFIX; other requests; load). The best of all lengths isn't: it weighs later scores as well.
+    """
+
     verify_lens: tuple[int, ...]
     reasons: tuple[Reason, ...]
     expected_tokens: float | None = None
     expected_ms: float | None = None
+    knowledge: Knowledge = Knowledge.SELF
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ class BlockVerifier:
     shares_noise = False
 
     def judge(self, draft: Draft, rows: TargetRows, chance: Chance) -> Verdict:
-        start, last = rows.position(0), len(draft.tokens)
+        last = len(draft.chain().tokens)
+        start = rows.position(0)
         reaches, targets = _reaches(draft, rows)
         for i in range(len(reaches) - 1, 0, -1):
             keep = reaches[i] if i == last else _inner_keep(draft, i, reaches[i], targets[i])

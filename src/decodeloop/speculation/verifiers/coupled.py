@@ -19,7 +19,7 @@ class CoupledVerifier:
 
     def judge(self, draft: Draft, rows: TargetRows, chance: Chance) -> Verdict:
         emitted: list[int] = []
-        for i, token in enumerate(draft.tokens):
+        for i, token in enumerate(draft.chain().tokens):
             emitted.append(chance.coupled(rows[i], rows.position(i)))
             if emitted[i] != token:
                 return Verdict(i, tuple(emitted))

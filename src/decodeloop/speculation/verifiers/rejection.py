@@ -16,12 +16,12 @@ class RejectionVerifier:
     shares_noise = False
 
     def judge(self, draft: Draft, rows: TargetRows, chance: Chance) -> Verdict:
+        last = len(draft.chain().tokens)
         start = rows.position(0)
-        for i in range(len(draft.tokens)):
+        for i in range(last):
             p = rows[i]
             if not chance.accept(likelihood_ratio(p, draft, i), rows.position(i), start):
                 recovered = chance.draw(residual(p, draft, i)[0], rows.position(i), start)
                 return Verdict(i, (*draft.tokens[:i], recovered))
-        last = len(draft.tokens)
         bonus = chance.draw(rows[last].probs, rows.position(last), start)
         return Verdict(last, (*draft.tokens, bonus))

@@ -1,0 +1,307 @@
+"""Negative controls: rules that quietly change the target's law, and how far. The harness must see every one."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import rules
+from decodeloop.speculation import Draft, Verdict
+from decodeloop.speculation.sampling import Distribution
+from decodeloop.speculation.verifiers.block import BlockVerifier, _inner_keep, _reaches
+from decodeloop.speculation.verifiers.coupled import CoupledVerifier
+from decodeloop.speculation.verifiers.rejection import RejectionVerifier
+from decodeloop.speculation.verifiers.residual import residual
+from decodeloop.testing import (
+    EXACT,
+    TableRows,
+    branches,
+    continued,
+    law,
+    random_table,
+    sampled_draft,
+    target_law,
+    total_variation,
+)
+from rules import UNSOUND
+
+SAMPLED = [RejectionVerifier, BlockVerifier]
+
+
+def everywhere(*probs, length=4):
+    """The same row after every context."""
+    row = Distribution.of(np.array(probs))
+    return {c: row for n in range(length) for c in product(range(len(probs)), repeat=n)}
+
+
+def distance(verifier, target, drafting, length=3):
+    def said(chance):
+        draft = drafting(chance)
+        return verifier.judge(draft, TableRows(target, draft.tokens), chance).emitted
+
+    return total_variation(law(said, target, length), target_law(target, length))
+
+
+# Where each rule of `rules.UNSOUND` shows: (target, q, depth, least total variation).
+INSTANCES = {
+    rules.stop_on_own_q: (everywhere(0.6, 0.4), everywhere(0.6, 0.4), 1, 0.22),
+    rules.best_length_on_a_staircase: (everywhere(0.6, 0.4), everywhere(0.6, 0.4), 2, 0.21),
+    rules.not_monotone: (everywhere(0.5, 0.5), everywhere(0.5, 0.5), 2, 0.25),
+    rules.choose_drafter_after_seeing: (everywhere(0.6, 0.4), everywhere(0.6, 0.4), 1, 0.23),
+    rules.trim_first_token: (everywhere(0.0, 0.5, 0.5), everywhere(0.5, 0.5, 0.0), 1, 0.24),
+}
+
+
+def test_every_unsound_rule_has_an_instance():
+    assert set(INSTANCES) == set(UNSOUND)
+
+
+@pytest.mark.parametrize("verifier", SAMPLED)
+@pytest.mark.parametrize("rule", UNSOUND)
+def test_the_rule_is_caught(rule, verifier):
+    target, q, depth, least = INSTANCES[rule]
+    assert distance(verifier(), target, lambda chance: rule(chance, q, depth)) >= least
+
+
+@pytest.mark.parametrize("rule", UNSOUND)
+def test_the_rule_is_harmless_under_coupled_and_on_point_masses(rule):
+    target, q, depth, _ = INSTANCES[rule]
+    assert distance(CoupledVerifier(), target, lambda chance: rule(chance, q, depth)) < EXACT
+    for verifier in SAMPLED:
+        drafting = lambda chance: Draft(rule(chance, q, depth).tokens)  # noqa: E731
+        assert distance(verifier(), target, drafting) < EXACT
+
+
+@pytest.mark.parametrize("verifier", SAMPLED)
+def test_instead_of_trimming(verifier):
+    """Submit it and let p = 0 reject it, or mask q before drawing."""
+    target, q, depth, _ = INSTANCES[rules.trim_first_token]
+    assert distance(verifier(), target, lambda chance: rules.whole(chance, q, depth)) < EXACT
+    assert distance(verifier(), target, lambda chance: rules.masked_before_drawing(chance, q, depth)) < EXACT
+
+
+@pytest.mark.parametrize("verifier", SAMPLED)
+def test_trimming_ids_out_of_range(verifier):
+    """The drafter's vocabulary is larger than the target's."""
+    target, q, depth, least = everywhere(0.5, 0.5), everywhere(0.5, 0.0, 0.5), 1, 0.24
+
+    def trimmed(chance):
+        draft = sampled_draft(chance, q, depth)
+        return draft.cut(0) if draft.tokens[0] == 2 else draft
+
+    assert distance(verifier(), target, trimmed) > least
+    assert distance(verifier(), target, lambda chance: rules.whole(chance, q, depth)) < EXACT
+
+
+@pytest.mark.parametrize("verifier", SAMPLED)
+def test_q_other_than_the_one_drawn_from(verifier):
+    """Drawn at temperature 1, handed over at temperature 1/2."""
+    target, drawn = everywhere(0.5, 0.3, 0.2), everywhere(0.5, 0.3, 0.2)
+    sharper = everywhere(*(np.array([0.5, 0.3, 0.2]) ** 2)).get(()).probs
+
+    def drafting(chance):
+        draft = sampled_draft(chance, drawn, 2)
+        return Draft(draft.tokens, (sharper,) * 2)
+
+    assert distance(verifier(), target, drafting) > 0.12
+    assert distance(CoupledVerifier(), target, drafting) < EXACT
+
+
+# Two requests in one step. The law is that of both texts together.
+
+
+class Elsewhere:
+    """A second request's randomness: the same Branch, at positions of its own."""
+
+    def __init__(self, chance):
+        self._chance = chance
+
+    def coupled(self, p, position):
+        return self._chance.coupled(p, 1000 + position)
+
+    def accept(self, probability, position, start):
+        return self._chance.accept(probability, 1000 + position, 1000 + start)
+
+    def draw(self, probs, position, start):
+        return self._chance.draw(probs, 1000 + position, 1000 + start)
+
+    def draft(self, q, position, start):
+        return self._chance.draft(q, 1000 + position, 1000 + start)
+
+
+def joint_distance(verifier, targets, qs, allocate):
+    """allocate: (both drafts) -> both verify lengths."""
+    depth = length = 2
+
+    def said(chance):
+        chances = (chance, Elsewhere(chance))
+        drafts = [sampled_draft(c, q, depth) for c, q in zip(chances, qs, strict=True)]
+        submitted = [draft.cut(length) for draft, length in zip(drafts, allocate(drafts), strict=True)]
+        return tuple(
+            verifier.judge(draft, TableRows(target, draft.tokens), c).emitted
+            for draft, target, c in zip(submitted, targets, chances, strict=True)
+        )
+
+    joint = {}
+    for (one, other), probability in branches(said):
+        for a, rest_a in continued(one, targets[0], length):
+            for b, rest_b in continued(other, targets[1], length):
+                joint[a + b] = joint.get(a + b, 0.0) + probability * rest_a * rest_b
+    laws = [target_law(target, length) for target in targets]
+    plain = {a + b: laws[0][a] * laws[1][b] for a, b in product(*laws)}
+    return total_variation(joint, plain)
+
+
+def top(scores, budget):
+    """How many of each request's scores are among the `budget` largest; ties go by position, then by request."""
+    ranked = sorted((-score, k, r) for r, row in enumerate(scores) for k, score in enumerate(row))[:budget]
+    return [sum(r == request for _, _, r in ranked) for request in range(len(scores))]
+
+
+def top_by_own_q(drafts):
+    return top([np.cumprod([row[t] for row, t in zip(d.q, d.tokens, strict=True)]) for d in drafts], 2)
+
+
+def top_by_survival(drafts):
+    """Survival from what comes before each token, and a budget fixed beforehand."""
+    return top([np.cumprod([row.max() for row in d.q]) for d in drafts], 2)
+
+
+def top_not_monotone(drafts):
+    """Scores known before their tokens, but a later one may outrank an earlier one: the budget buys the later first."""
+    scores = [[0.5, 0.9 if d.tokens[0] == 0 else 0.1] for d in drafts]
+    ranked = sorted(((-s, r, k) for r, row in enumerate(scores) for k, s in enumerate(row)))[:2]
+    return [max((k + 1 for _, r, k in ranked if r == request), default=0) for request in range(2)]
+
+
+def pairs(seed):
+    rng = np.random.default_rng(seed)
+    return [random_table(rng, 2, 3) for _ in range(2)], [random_table(rng, 2, 3) for _ in range(2)]
+
+
+@pytest.mark.parametrize("verifier", SAMPLED)
+def test_a_global_budget_spent_by_own_q_is_caught(verifier):
+    table = everywhere(0.7, 0.3)
+    assert joint_distance(verifier(), (table, table), (table, table), top_by_own_q) > 0.037
+
+
+@pytest.mark.parametrize("verifier", SAMPLED)
+def test_a_global_budget_spent_by_scores_that_rise_is_caught(verifier):
+    table = everywhere(0.5, 0.5)
+    assert joint_distance(verifier(), (table, table), (table, table), top_not_monotone) > 0.1
+
+
+@pytest.mark.parametrize("verifier", SAMPLED)
+def test_a_stale_global_budget_spent_by_survival_is_exact(verifier):
+    for seed in range(6):
+        targets, qs = pairs(seed)
+        assert joint_distance(verifier(), targets, qs, top_by_survival) < EXACT
+
+
+def test_global_budgets_are_harmless_under_coupled():
+    for allocate in (top_by_own_q, top_not_monotone):
+        targets, qs = pairs(0)
+        assert joint_distance(CoupledVerifier(), targets, qs, allocate) < EXACT
+
+
+# Two known bugs of block verification.
+
+
+class InnerRuleAtTheEnd(BlockVerifier):
+    """Treats the last submitted token as an inner one, because the draft went on before it was cut."""
+
+    def __init__(self, whole):
+        self.whole = whole
+
+    def judge(self, draft, rows, chance):
+        last, start = len(draft.tokens), rows.position(0)
+        reaches, targets = _reaches(draft, rows)
+        for i in range(len(reaches) - 1, 0, -1):
+            if chance.accept(_inner_keep(self.whole, i, reaches[i], targets[i]), rows.position(i - 1), start):
+                rest = targets[i].probs if i == last else residual(targets[i], draft, i, reaches[i])[0]
+                return Verdict(i, (*draft.tokens[:i], chance.draw(rest, rows.position(i), start)))
+        return Verdict(0, (chance.draw(residual(targets[0], draft, 0)[0], rows.position(0), start),))
+
+
+class ResidualOfRejection(BlockVerifier):
+    """Keeps as a block does, recovers as token-wise rejection does."""
+
+    def judge(self, draft, rows, chance):
+        last, start = len(draft.tokens), rows.position(0)
+        reaches, targets = _reaches(draft, rows)
+        for i in range(len(reaches) - 1, 0, -1):
+            keep = reaches[i] if i == last else _inner_keep(draft, i, reaches[i], targets[i])
+            if chance.accept(keep, rows.position(i - 1), start):
+                rest = targets[i].probs if i == last else residual(targets[i], draft, i)[0]
+                return Verdict(i, (*draft.tokens[:i], chance.draw(rest, rows.position(i), start)))
+        return Verdict(0, (chance.draw(residual(targets[0], draft, 0)[0], rows.position(0), start),))
+
+
+def test_the_inner_rule_at_a_truncated_end_is_caught():
+    target, q = everywhere(0.5, 0.5), everywhere(0.4, 0.6)
+
+    def said(chance):
+        whole = sampled_draft(chance, q, 2)
+        draft = whole.cut(1)
+        return InnerRuleAtTheEnd(whole).judge(draft, TableRows(target, draft.tokens), chance).emitted
+
+    assert total_variation(law(said, target, 3), target_law(target, 3)) > 0.44
+    assert distance(BlockVerifier(), target, lambda chance: rules.one(chance, q, 2)) < EXACT
+
+
+def test_the_residual_of_rejection_with_block_acceptance_is_caught():
+    worst = 0.0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        target, q = random_table(rng, 3, 4), random_table(rng, 3, 3)
+        worst = max(worst, distance(ResidualOfRejection(), target, lambda c, q=q: rules.whole(c, q, 3), 4))
+    assert worst > 0.01
+
+
+# Coins that come back: a rejection means that positions are judged again.
+
+
+class CoinsByPosition:
+    """A chance whose coins (uniform on 0..1, compared with the probability) are fixed by position, block after block.
+
+    What was learnt of a coin is kept as the interval that it lies in.
+    """
+
+    def __init__(self, branch):
+        self._branch, self._known = branch, {}
+        self.draw, self.draft = branch.draw, branch.draft
+
+    def accept(self, probability, position, start):
+        low, high = self._known.get(position, (0.0, 1.0))
+        share = min(max((probability - low) / (high - low), 0.0), 1.0)
+        kept = self._branch.choose((1.0 - share, share)) == 1
+        self._known[position] = (low, min(high, probability)) if kept else (max(low, probability), high)
+        return kept
+
+
+def two_blocks(verifier, target, q, chance, coins):
+    """Draft two tokens and judge, twice: up to six tokens."""
+    said = ()
+    for _ in range(2):
+        draft = sampled_draft(chance, q, 2, said)
+        said += verifier.judge(draft, TableRows(target, draft.tokens, said), coins).emitted
+    return said
+
+
+def two_block_distance(verifier, target, q, coins):
+    said = law(lambda chance: two_blocks(verifier, target, q, chance, coins(chance)), target, 6)
+    return total_variation(said, target_law(target, 6))
+
+
+@pytest.mark.parametrize("verifier", [*SAMPLED, CoupledVerifier])
+def test_blocks_in_a_row_are_exact(verifier):
+    rng = np.random.default_rng(5)
+    target, q = random_table(rng, 2, 7), random_table(rng, 2, 7)
+    assert two_block_distance(verifier(), target, q, lambda chance: chance) < EXACT
+
+
+def test_coins_that_come_back_are_caught():
+    """A verdict of block verification tells about the coins behind it: why coins are keyed by the block's start too."""
+    target, q = everywhere(0.5, 0.5, length=7), everywhere(0.1, 0.9, length=7)
+    assert two_block_distance(BlockVerifier(), target, q, CoinsByPosition) > 0.06
+    assert two_block_distance(RejectionVerifier(), target, q, CoinsByPosition) < EXACT
