@@ -121,9 +121,7 @@ def main() -> int:
     paths = arguments.text or sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     costs = measure(as_tokens(paths, max(CONTEXTS) + FED + DRAFT_LEN))
     base = {cost.drafter: cost.us_per_token for cost in costs if cost.context_tokens == CONTEXTS[0]}
-    print(
-        f"{'drafter':8} {'context':>8} {'us/token':>9} {'of 1k':>6} {'indexing':>9} {'drafts':>7} {'right':>6} {'B/token':>8}"
-    )
+    print("drafter   context  us/token  of 1k  indexing  drafts  right  B/token")
     for cost in costs:
         print(
             f"{cost.drafter:8} {cost.context_tokens:8d} {cost.us_per_token:9.1f}"
