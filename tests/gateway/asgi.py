@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ class Connection:
     async def response(self) -> Response:
         await self.task
         start, *rest = self.sent
-        assert [message["type"] for message in self.sent] == ["http.response.start"] + ["http.response.body"] * len(rest)
+        assert [message["type"] for message in self.sent] == ["http.response.start"] + ["http.response.body"] * len(
+            rest
+        )
         assert [message["more_body"] for message in rest] == [True] * (len(rest) - 1) + [False]
         headers = {name.decode(): value.decode() for name, value in start["headers"]}
         if "content-length" in headers:
@@ -95,8 +98,10 @@ class Connection:
         return Response(start["status"], headers, self.body)
 
 
-def connect(app: Gateway, method: str, path: str, body: Any = b"", headers: Mapping[str, str] = JSON_HEADERS) -> Connection:
-    raw = body if isinstance(body, bytes) else orjson.dumps(body)
+def connect(
+    app: Gateway, method: str, path: str, body: Any = b"", headers: Mapping[str, str] = JSON_HEADERS
+) -> Connection:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return Connection(app, method, path, raw, headers)
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from typing import Any
 
 from decodeloop.gateway.upstreams import ModelCard
-from decodeloop.types import Chunk, FinishReason, Load, Report, Request, RequestClass, Usage
+from decodeloop.types import Chunk, FinishReason, Load, Report, Request, Usage
 
 MODEL = "tiny"
 FOREVER = math.inf
@@ -129,5 +129,3 @@ def says(*texts: str, prompt: int = 7, cached: int = 4) -> Script:
 def finish(request: Request, reason: FinishReason = FinishReason.STOP, **chunk: Any) -> Chunk:
     """The last chunk of a single choice."""
     return Chunk(finish_reason=reason, usage=Usage(7, 4, 2), report=report(request), **chunk)
-
-

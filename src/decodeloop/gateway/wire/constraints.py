@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-import orjson
+import msgspec
 
 from decodeloop.gateway.wire.fields import GenerationBody, ResponseFormat
 from decodeloop.types import GrammarSpec, RequestRefused
@@ -59,33 +60,37 @@ def _structured(body: GenerationBody) -> dict[str, GrammarSpec]:
 
 
 def _specs(
-    prefix: str, json: dict[str, Any] | str | None, regex: str | None, choice: list[str] | None, grammar: str | None
+    prefix: str, schema: dict[str, Any] | str | None, regex: str | None, choice: list[str] | None, grammar: str | None
 ) -> dict[str, GrammarSpec]:
     specs = {}
-    if json is not None:
-        specs[f"{prefix}json"] = _json_schema(_parsed(json, f"{prefix}json"))
+    if isinstance(schema, str):
+        specs[f"{prefix}json"] = _json_schema_text(schema, f"{prefix}json")
+    elif schema is not None:
+        specs[f"{prefix}json"] = _json_schema(schema)
     if regex is not None:
         specs[f"{prefix}regex"] = GrammarSpec("regex", regex)
     if choice is not None:
         if not choice:
             raise RequestRefused(f"{prefix}choice must not be empty", param=f"{prefix}choice")
-        specs[f"{prefix}choice"] = GrammarSpec("choice", orjson.dumps(choice).decode())
+        specs[f"{prefix}choice"] = GrammarSpec("choice", _text(choice))
     if grammar is not None:
         specs[f"{prefix}grammar"] = GrammarSpec("lark", grammar)
     return specs
 
 
 def _json_schema(schema: dict[str, Any] | bool) -> GrammarSpec:
-    return GrammarSpec("json_schema", orjson.dumps(schema).decode())
+    return GrammarSpec("json_schema", _text(schema))
 
 
-def _parsed(schema: dict[str, Any] | str, param: str) -> dict[str, Any] | bool:
-    if isinstance(schema, dict):
-        return schema
+def _json_schema_text(schema: str, param: str) -> GrammarSpec:
     try:
-        value = orjson.loads(schema)
-    except orjson.JSONDecodeError:
+        value = msgspec.json.decode(schema)
+    except (msgspec.MsgspecError, RecursionError):
         value = None
     if not isinstance(value, dict | bool):
         raise RequestRefused(f"{param} must be a JSON schema", param=param)
-    return value
+    return GrammarSpec("json_schema", schema)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))  # orjson refuses numbers beyond 64 bits

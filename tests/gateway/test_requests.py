@@ -1,0 +1,419 @@
+"""From a body to what the upstream is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asgi import CHAT, COMPLETIONS, ask, chat, completion
+from decodeloop.gateway.settings import Limits
+from decodeloop.gateway.wire.body import IGNORED, NEUTRAL
+from decodeloop.types import (
+    ChatPrompt,
+    GrammarSpec,
+    Request,
+    RequestClass,
+    SamplingParams,
+    Slo,
+    Speculation,
+    SpeculationMode,
+)
+from scripted import ScriptedUpstream, says
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def asked(path: str, body: dict[str, Any], headers: dict[str, str] = {}) -> Request:
+    upstream = ScriptedUpstream(says("x"))
+    got = ask(upstream, path, body, headers)
+    assert got.status == 200, got.body
+    return upstream.requests[0]
+
+
+def refused(path: str, body: Any, **settings: Any) -> dict[str, Any]:
+    upstream = ScriptedUpstream(says("x"))
+    got = ask(upstream, path, body, **settings)
+    assert got.status == 400, got.body
+    assert upstream.requests == []
+    error: dict[str, Any] = got.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+def test_nothing_asked_is_openais_defaults() -> None:
+    assert asked(COMPLETIONS, completion()).params == SamplingParams(max_tokens=16)
+    request = asked(CHAT, chat())
+    assert request.params == SamplingParams()
+    assert request.speculation == Speculation()
+    assert request.request_class is RequestClass.GENERAL_CHAT
+    assert request.priority == "interactive"
+    assert request.n == 1
+    assert request.arrived_s > 0
+
+
+def test_every_knob_arrives() -> None:
+    request = asked(
+        COMPLETIONS,
+        completion(
+            n=2, seed=2**53 - 1, stop=["a", "b"], max_tokens=9, min_tokens=3, temperature=0, top_p=0.5, top_k=-1,
+            min_p=0.25, presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.5,
+            logit_bias={"5": -100, "7": 1.5}, logprobs=3, ignore_eos=True, stop_token_ids=[4],
+            allowed_token_ids=[1, 2], bad_token_ids=[3], best_of=2, user="u",
+        ),
+    )  # fmt: skip
+    assert request.params == SamplingParams(
+        temperature=0.0, top_p=0.5, top_k=0, min_p=0.25, repetition_penalty=1.5, presence_penalty=-2.0,
+        frequency_penalty=2.0, logit_bias=((5, -100.0), (7, 1.5)), allowed_token_ids=(1, 2), banned_token_ids=(3,),
+        max_tokens=9, min_tokens=3, stop=("a", "b"), stop_token_ids=(4,), ignore_eos=True, logprobs=3,
+    )  # fmt: skip
+    assert (request.n, request.seed) == (2, 2**53 - 1)
+
+
+def test_one_stop_string_and_both_names_of_max_tokens() -> None:
+    params = asked(CHAT, chat(stop="END", max_completion_tokens=4, max_tokens=4)).params
+    assert (params.stop, params.max_tokens) == (("END",), 4)
+
+
+def test_chat_logprobs_count_the_alternatives() -> None:
+    assert asked(CHAT, chat(logprobs=True)).params.logprobs == 0
+    assert asked(CHAT, chat(logprobs=True, top_logprobs=20)).params.logprobs == 20
+    assert asked(CHAT, chat(logprobs=False, top_logprobs=0)).params.logprobs is None
+
+
+@pytest.mark.parametrize("body", [{}, {"seed": None}, {"seed": -1}])
+def test_no_seed_is_a_random_one_that_the_answer_returns(body: dict[str, Any]) -> None:
+    upstream = ScriptedUpstream(says("x"))
+    seeds = [ask(upstream, CHAT, chat(**body)).json()["decodeloop"]["seed"] for _ in range(3)]
+    assert seeds == [request.seed for request in upstream.requests]
+    assert len(set(seeds)) == 3
+    assert all(0 <= seed < 2**53 for seed in seeds)
+
+
+def test_null_is_absent_everywhere() -> None:
+    fields = ["n", "stop", "max_tokens", "temperature", "logit_bias", "response_format", "stream_options", "tools"]
+    fields += ["seed", "stream", "logprobs", "top_logprobs", "decodeloop", "tool_choice", *IGNORED, *NEUTRAL]
+    assert asked(CHAT, chat(**dict.fromkeys(fields))).params == SamplingParams()
+
+
+def test_no_model_is_the_first_one() -> None:
+    assert asked(COMPLETIONS, {"prompt": "Hi"}).model == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "engine"),
+    [("", ""), ("Hi", "Hi"), ([1, 2], (1, 2)), (["a"], "a"), ([[3]], (3,))],
+)
+def test_prompts(prompt: Any, engine: Any) -> None:
+    assert asked(COMPLETIONS, completion(prompt=prompt)).prompt == engine
+
+
+@pytest.mark.parametrize("prompt", [None, [], [[]], {}, 5, [1, "a"], [1.5], [True], ["a", [1], None], [-1], [2**31]])
+def test_bad_prompts(prompt: Any) -> None:
+    assert refused(COMPLETIONS, completion(prompt=prompt))["param"].startswith("prompt")
+
+
+# Chat
+
+
+def test_messages_are_brought_to_what_templates_read() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    prompt = asked(
+        CHAT,
+        chat(
+            messages=[
+                {"role": "developer", "content": "Be brief."},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+                    "name": "u",
+                },
+                {"role": "assistant", "content": None, "tool_calls": calls, "refusal": None},
+                {"role": "tool", "tool_call_id": "c", "content": "42"},
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            ],
+            tools=[TOOL],
+            tool_choice={"type": "function", "function": {"name": "look"}},
+            chat_template_kwargs={"enable_thinking": False},
+        ),
+    ).prompt
+    assert prompt == ChatPrompt(
+        messages=(
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "a\nb", "name": "u"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "c", "content": "42"},
+            {"role": "assistant", "content": "no"},
+        ),
+        tools=(TOOL,),
+        tool_choice={"type": "function", "function": {"name": "look"}},
+        template_kwargs={"enable_thinking": False},
+    )
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        (["Hi"], "messages[0]"),
+        ([{"content": "Hi"}], "messages[0].role"),
+        ([{"role": "robot", "content": "Hi"}], "messages[0].role"),
+        ([{"role": {}, "content": "Hi"}], "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": "a"}, {"role": "user", "content": ["x"]}], "messages[1].content[0]"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            "messages[0].content[0].type",
+        ),
+        ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "messages[0].content[0].text"),
+        ([{"role": "user", "content": "x", "tool_calls": []}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": {}}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": [5]}], "messages[0].tool_calls[0]"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}], "messages[0].tool_calls[0].function.name"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
+    ],
+)
+def test_bad_messages(messages: list[Any], param: str) -> None:
+    assert refused(CHAT, chat(messages=messages))["param"] == param
+
+
+def test_tool_choice_defaults() -> None:
+    def choice(**fields: Any) -> Any:
+        prompt = asked(CHAT, chat(**fields)).prompt
+        assert isinstance(prompt, ChatPrompt)
+        return prompt.tool_choice
+
+    assert choice() == "none"
+    assert choice(tool_choice="auto") == "none"
+    assert choice(tools=[TOOL]) == "auto"
+    assert choice(tools=[TOOL], tool_choice="none") == "none"
+    assert choice(tools=[TOOL], tool_choice="required") == "required"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": ["look"]}, "tools[0]"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [TOOL, {"type": "function"}]}, "tools[1].function"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]}, None),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 5}}]}, "tools[0].function.parameters"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a", "description": 5}}]},
+            "tools[0].function.description",
+        ),
+        ({"tools": [TOOL] * 129}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, "tool_choice"),
+        ({"tool_choice": "maybe", "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "see"}}, "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}, "tools": [TOOL]}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+    ],
+)
+def test_bad_tools(fields: dict[str, Any], param: str | None) -> None:
+    if param is None:
+        assert asked(CHAT, chat(**fields))  # an empty list of parameters, as some clients send
+    else:
+        assert refused(CHAT, chat(**fields))["param"] == param
+
+
+# Constraints
+
+SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"enum": ["é"]}}}
+SCHEMA_TEXT = '{"type":"object","properties":{"b":{},"a":{"enum":["é"]}}}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "spec"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, GrammarSpec("json_object")),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
+                }
+            },
+            GrammarSpec("json_schema", SCHEMA_TEXT),
+        ),
+        ({"guided_json": SCHEMA}, GrammarSpec("json_schema", SCHEMA_TEXT)),
+        ({"guided_json": SCHEMA_TEXT}, GrammarSpec("json_schema", SCHEMA_TEXT)),
+        (
+            {"guided_json": {"maximum": 10**30}},
+            GrammarSpec("json_schema", '{"maximum":1000000000000000000000000000000}'),
+        ),
+        ({"guided_regex": "a+"}, GrammarSpec("regex", "a+")),
+        ({"guided_choice": ["a", "é"]}, GrammarSpec("choice", '["a","é"]')),
+        ({"guided_grammar": "start: /a/"}, GrammarSpec("lark", "start: /a/")),
+        ({"structured_outputs": {"json": SCHEMA}}, GrammarSpec("json_schema", SCHEMA_TEXT)),
+        ({"structured_outputs": {"json_object": True}}, GrammarSpec("json_object")),
+        ({"structured_outputs": {"choice": ["a"], "regex": None}}, GrammarSpec("choice", '["a"]')),
+    ],
+)
+def test_constraints(fields: dict[str, Any], spec: GrammarSpec | None) -> None:
+    assert asked(COMPLETIONS, completion(**fields)).params.grammar == spec
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {}}, "response_format"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": "[]"}, "guided_json"),
+        ({"guided_json": "[" * 5000}, "guided_json"),
+        ({"guided_json": '{"a":"\\ud800"}'}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": [1]}, "guided_choice[0]"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.regex"),
+    ],
+)
+def test_bad_constraints(fields: dict[str, Any], param: str) -> None:
+    assert refused(COMPLETIONS, completion(**fields))["param"] == param
+
+
+# The `decodeloop` field and its headers
+
+
+def test_speculation_is_controlled_per_request() -> None:
+    request = asked(
+        CHAT,
+        chat(
+            decodeloop={
+                "speculation": "force", "draft_len": 5, "drafter": "suffix", "class": "code", "priority": "batch",
+                "deadline_ms": 1500,
+            }
+        ),
+        {"x-slo-ttft-ms": "200", "x-slo-tpot-ms": "12.5"},
+    )  # fmt: skip
+    assert request.speculation == Speculation(SpeculationMode.FORCE, 5, "suffix")
+    assert request.request_class is RequestClass.CODE_SYNTHESIS
+    assert (request.priority, request.deadline_ms, request.slo) == ("batch", 1500.0, Slo(200.0, 12.5))
+    assert asked(CHAT, chat(decodeloop={"class": "sql"})).request_class is RequestClass.SQL
+    assert asked(CHAT, chat(decodeloop={"draft_len": 0})).speculation.draft_len == 0
+    assert asked(CHAT, chat(decodeloop={"speculation": "off"})).speculation.mode is SpeculationMode.OFF
+
+
+@pytest.mark.parametrize(
+    ("field", "param", "told"),
+    [
+        ({"depth": 3}, "decodeloop", "`depth`"),
+        ({"speculation": "on"}, "decodeloop.speculation", "auto, off, force"),
+        ({"speculation": True}, "decodeloop.speculation", "bool"),
+        ({"speculation": "off", "draft_len": 2}, "decodeloop.speculation", "draft_len"),
+        ({"speculation": "off", "drafter": "ngram"}, "decodeloop.speculation", "drafter"),
+        ({"speculation": "force", "draft_len": 0}, "decodeloop.draft_len", "above 0"),
+        ({"draft_len": -1}, "decodeloop.draft_len", ">= 0"),
+        ({"draft_len": 2.5}, "decodeloop.draft_len", "float"),
+        ({"class": "poetry"}, "decodeloop.class", "creative_writing"),
+        ({"priority": "high"}, "decodeloop.priority", "interactive, batch"),
+        ({"deadline_ms": 0}, "decodeloop.deadline_ms", "> 0"),
+        ("fast", "decodeloop", "object"),
+    ],
+)
+def test_bad_speculation(field: Any, param: str, told: str) -> None:
+    error = refused(CHAT, chat(decodeloop=field))
+    assert error["param"] == param
+    assert told in error["message"]
+
+
+@pytest.mark.parametrize("value", ["", "fast", "0", "-1", "nan", "inf"])
+def test_bad_slo_headers(value: str) -> None:
+    got = ask(ScriptedUpstream(says("x")), CHAT, chat(), {"x-slo-tpot-ms": value})
+    assert (got.status, got.json()["error"]["param"]) == (400, "x-slo-tpot-ms")
+
+
+# Ranges and unknown fields
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("n", 0, ">= 1"), ("n", "1", "got `str`"), ("n", True, "got `bool`"), ("n", 1.5, "got `float`"),
+        ("n", 129, "128"), ("n", 10**30, "<="),
+        ("seed", -2, ">= -1"), ("seed", 2**53, "<="), ("seed", 1.5, "int"),
+        ("temperature", -0.1, ">= 0"), ("temperature", 2.1, "<= 2"), ("temperature", "hot", "float"),
+        ("temperature", 10**400, "range"),
+        ("top_p", 0, "> 0"), ("top_p", 1.1, "<= 1"), ("top_k", -2, ">= -1"), ("min_p", 1.1, "<= 1"),
+        ("presence_penalty", 3, "<= 2"), ("frequency_penalty", -3, ">= -2"), ("repetition_penalty", 0, "> 0"),
+        ("max_tokens", 0, ">= 1"), ("max_completion_tokens", -5, ">= 1"), ("min_tokens", -1, ">= 0"),
+        ("min_tokens", 17, "above max_tokens"),
+        ("stop", 5, "str"), ("stop", "", "length"), ("stop", ["a"] * 17, "16"), ("stop", ["a", 1], "int"),
+        ("logit_bias", {"a": 1}, "'a' is not a token id"), ("logit_bias", {"-1": 1}, "'-1'"),
+        ("logit_bias", {"1": 101}, "<= 100"), ("logit_bias", {"²": 1}, "'²'"), ("logit_bias", [1], "object"),
+        ("logit_bias", {"9" * 11: 1}, "token id"),
+        ("logprobs", 21, "<= 20"), ("logprobs", True, "bool"), ("best_of", 3, "equal n"),
+        ("allowed_token_ids", [], "length"), ("stop_token_ids", [-1], ">= 0"), ("bad_token_ids", ["a"], "str"),
+        ("stream", "yes", "bool"), ("stream_options", {"include_usage": True}, "stream to be true"),
+        ("echo", True, "not supported"), ("suffix", "x", "not supported"), ("use_beam_search", True, "not supported"),
+        ("priority", 3, "decodeloop.priority"), ("add_special_tokens", False, "true here"),
+    ],
+)  # fmt: skip
+def test_each_bad_value_is_named(field: str, value: Any, told: str) -> None:
+    error = refused(COMPLETIONS, completion(**{field: value}))
+    assert error["param"].split("[")[0] == field
+    assert told in error["message"]
+    assert len(error["message"]) < 300
+
+
+def test_contradictions() -> None:
+    assert refused(CHAT, chat(max_tokens=3, max_completion_tokens=4))["param"] == "max_tokens"
+    assert refused(CHAT, chat(top_logprobs=2))["param"] == "top_logprobs"
+    assert refused(COMPLETIONS, completion(prompt=["a"] * 65, n=2))["param"] == "n"
+    assert refused(COMPLETIONS, completion(prompt=["a"] * 3), limits=Limits(max_choices=2))["param"] == "prompt"
+    assert refused(CHAT, chat(stream=True, stream_options={"x": 1}))["param"] == "stream_options"
+
+
+def test_unknown_fields_are_named_and_near_ones_suggested() -> None:
+    error = refused(CHAT, chat(temprature=1))
+    assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
+    assert "did you mean 'temperature'?" in error["message"]
+    assert refused(CHAT, chat(api_base="http://x"))["param"] == "api_base"
+    assert refused(COMPLETIONS, completion(messages=[]))["param"] == "messages"
+    assert refused(CHAT, chat(prompt="x"))["param"] == "prompt"
+    assert len(refused(CHAT, chat(**{"x" * 5000: 1}))["message"]) < 200
+
+
+def test_harmless_fields_are_accepted() -> None:
+    extras = {name: {"any": "thing"} for name in IGNORED}
+    neutral = {name: values[0] for name, values in NEUTRAL.items() if values}
+    assert asked(CHAT, chat(**extras, **neutral, add_special_tokens=False)).params == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"1", b'"x"', b"null", b'{"a":1}{', b'\xef\xbb\xbf{"model":"tiny"}', b"{'a':1}"]
+    + [b'{"prompt":"\xff"}', b'{"prompt":"\\ud800"}', b'{"temperature":NaN}', b'{"temperature":1e999}']
+    + [b"[" * 100_000, b'{"a":' * 100_000],
+)  # fmt: skip
+def test_bodies_that_are_no_json_object(raw: bytes) -> None:
+    refused(COMPLETIONS, raw)
+    refused(CHAT, raw)
+
+
+def test_nesting_is_bounded() -> None:
+    def nested(depth: int) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for _ in range(depth):
+            value = {"x": value}
+        return value
+
+    assert "nested" in refused(CHAT, chat(metadata=nested(70)))["message"]
+    assert "nested" in refused(CHAT, chat(guided_json=nested(9)), limits=Limits(max_json_depth=9))["message"]
+    assert asked(CHAT, chat(guided_json=nested(60)))
