@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from decodeloop.engine.text import Tokenizer
-from decodeloop.engine.text.grammar_source import is_cheap, param_of, to_llguidance
+from decodeloop.engine.text.grammar_source import is_cheap, param_of, to_lark
 from decodeloop.speculation.distribution import NothingLeft
 from decodeloop.types import GrammarSpec, RequestRefused
 
-MAX_CACHED = 64
+MAX_CACHED = 16  # a large schema holds tens of megabytes
+MAX_WORDS = 1000
 TRIAL_S = 20.0  # wall; the trial's own limit is processor time
 _LIMITS = LLParserLimits(verbose_errors=False, step_lexer_fuel=100_000, max_lexer_states=50_000)
 
@@ -91,7 +92,7 @@ class GrammarCompiler:
         self._compiled: OrderedDict[GrammarSpec, Future[LLMatcher]] = OrderedDict()
         self._lock = threading.Lock()
         self._trying = threading.Lock()
-        self._vocabulary: LLTokenizer | None = None
+        self._vocabulary: tuple[_Vocabulary, LLTokenizer] | None = None
 
     def compile(self, spec: GrammarSpec, *, param: str | None = None) -> GrammarMatcher:
         """A matcher at the start of its text.
@@ -127,42 +128,42 @@ class GrammarCompiler:
             result.set_exception(error)
 
     def _compile(self, spec: GrammarSpec, param: str) -> LLMatcher:
-        source = to_llguidance(spec, param=param)
-        if not is_cheap(spec):
+        try:
+            source, cheap = to_lark(spec, param=param), is_cheap(spec)
+        except RecursionError:
+            raise RequestRefused("the schema is nested too deeply", param=param) from None
+        vocabulary, tokenizer = self._opened()
+        if not cheap:
             with self._trying:
-                _try_compiling(source, param)
-        matcher = LLMatcher(self._open_vocabulary(), source, log_level=0, limits=_LIMITS)
+                _try_compiling(source, vocabulary, param)
+        matcher = LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first mask is the dearest
         if matcher.is_error():
             raise RequestRefused(_words(matcher), param=param)
         return matcher
 
-    def _open_vocabulary(self) -> LLTokenizer:
-        with self._trying:
+    def _opened(self) -> tuple[_Vocabulary, LLTokenizer]:
+        with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = LLTokenizer(
-                    TokenizerWrapper(_Vocabulary(self._tokenizer, self._shown)),
-                    n_vocab=self._tokenizer.vocab_size,
-                    eos_token=sorted(self._tokenizer.eos_ids),
-                )
+                vocabulary = _Vocabulary(self._tokenizer, self._shown)
+                ends = sorted(self._tokenizer.eos_ids)
+                self._vocabulary = vocabulary, LLTokenizer(TokenizerWrapper(vocabulary), eos_token=ends)
             return self._vocabulary
 
 
 class _Vocabulary:
-    """A `Tokenizer` as llguidance wants it: each token's bytes, control tokens marked by a leading 0xFF."""
+    """A `Tokenizer` as llguidance wants it."""
 
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer, shown: frozenset[int]) -> None:
         ids = range(tokenizer.vocab_size)
         self.special_token_ids = [token for token in ids if tokenizer.is_special(token) and token not in shown]
-        special = set(self.special_token_ids)
+        named = shown.union(self.special_token_ids)
         self.tokens = [
-            b"\xff" + (tokenizer.token_text(token).encode() or b"<unused %d>" % token)
-            if token in special
-            else tokenizer.token_text(token).encode()
-            if token in shown
+            (tokenizer.token_text(token).encode() or b"<unused %d>" % token)
+            if token in named
             else tokenizer.token_bytes(token)
             for token in ids
         ]
@@ -173,11 +174,13 @@ class _Vocabulary:
         return self._encode(text if isinstance(text, str) else text.decode(errors="replace"))
 
 
-def _try_compiling(source: str, param: str) -> None:
+def _try_compiling(source: str, vocabulary: _Vocabulary, param: str) -> None:
     """Compile in a process that can be stopped; raises RequestRefused with what came of it."""
+    special = [(token, vocabulary.tokens[token].decode()) for token in vocabulary.special_token_ids]
+    asked = json.dumps({"grammar": source, "vocab_size": len(vocabulary.tokens), "special": special})
     program = [sys.executable, "-P", str(Path(__file__).with_name("grammar_trial.py"))]
     try:
-        trial: Any = subprocess.run(program, input=source, capture_output=True, text=True, timeout=TRIAL_S, check=False)
+        trial = subprocess.run(program, input=asked, capture_output=True, text=True, timeout=TRIAL_S, check=False)
     except subprocess.TimeoutExpired:
         raise RequestRefused("the grammar is too expensive to compile", param=param) from None
     if trial.returncode < 0 or "memory allocation" in trial.stderr or "MemoryError" in trial.stderr:
@@ -193,4 +196,6 @@ def _words(matcher: LLMatcher) -> str:
 
 
 def _clean(error: str) -> str:
-    return error.split("\n<non-verbose/>", maxsplit=1)[0].strip()[:2000]
+    """llguidance's words, without the copy of the grammar that follows them."""
+    words = error.split("\n<non-verbose/>", maxsplit=1)[0].split("\n   1 | ", maxsplit=1)[0]
+    return words.strip()[:MAX_WORDS]

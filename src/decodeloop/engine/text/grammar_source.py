@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import string
+import urllib.parse
+from collections.abc import Mapping
 from typing import Any
 
-from llguidance import LLMatcher
+from llguidance import regex_to_lark
 
 from decodeloop.types import GrammarSpec, RequestRefused
 
 KINDS = ("json_object", "json_schema", "regex", "choice", "lark")
-MAX_SOURCE_CHARS = 512 * 1024
+MAX_SOURCE_CHARS = 128 * 1024
 
-# One space, or a line break with its indentation: JSON that models write, and no endless white space.
-JSON_DEFAULTS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,64})?", "json_allow_general_unicode_escapes": True}
-JSON_RULES: Any = {"lenient": False}  # a keyword that can't be enforced is refused, never ignored
+# Without forcing, a mask holds every token that may come next; with it, text that is certain would have to be spelled
+# in one way, found by tokenising all of that text at each step.
+_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+
+# One space, or a line break with its indentation: JSON as models write it, and never white space without end.
+_JSON_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,64})?", "json_allow_general_unicode_escapes": True}
 
 _CHEAP_SOURCE_CHARS = 32 * 1024
 _CHEAP_LEAVES = frozenset(
@@ -50,8 +56,8 @@ def param_of(spec: GrammarSpec) -> str:
     return "response_format" if spec.kind.startswith("json") else "structured_outputs"
 
 
-def to_llguidance(spec: GrammarSpec, *, param: str) -> str:
-    """llguidance's serialised grammar.
+def to_lark(spec: GrammarSpec, *, param: str) -> str:
+    """llguidance's dialect of Lark.
 
     Raises:
         RequestRefused: an unknown kind, or a source that isn't of its kind.
@@ -60,22 +66,30 @@ def to_llguidance(spec: GrammarSpec, *, param: str) -> str:
         raise RequestRefused(f"the grammar has more than {MAX_SOURCE_CHARS} characters", param=param)
     match spec.kind:
         case "json_object":
-            return json_grammar({"type": "object"})
+            body = "start: " + json_rule({"type": "object"})
         case "json_schema":
-            return json_grammar(_schema(spec.source, param))
+            body = "start: " + json_rule(_schema(spec.source, param))
         case "regex":
-            return str(LLMatcher.grammar_from_regex(spec.source))
+            body = "start: " + regex_rule(spec.source)
         case "choice":
-            return str(
-                LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, _choices(spec.source, param))))
-            )
+            body = "start: " + " | ".join(map(json.dumps, _choices(spec.source, param)))
         case "lark":
-            return str(LLMatcher.grammar_from_lark(spec.source))
-    raise RequestRefused(f"no grammar kind {spec.kind!r}; choose from: {', '.join(KINDS)}", param=param)
+            body = spec.source
+        case _:
+            raise RequestRefused(f"no grammar kind {spec.kind!r}; choose from: {', '.join(KINDS)}", param=param)
+    return body + _OPTIONS
 
 
-def json_grammar(schema: Any) -> str:
-    return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), JSON_DEFAULTS, JSON_RULES))
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """A rule's body: JSON of `schema`. A keyword that can't be enforced is refused at compilation, never ignored."""
+    asked = schema.get("x-guidance")
+    options = {**_JSON_OPTIONS, **(asked if isinstance(asked, Mapping) else {}), "lenient": False}
+    return "%json " + json.dumps({**_with_uri_references(schema), "x-guidance": options})
+
+
+def regex_rule(regex: str) -> str:
+    """A rule's body: text that `regex`, in the syntax of Rust's regex crate, matches from start to end."""
+    return f"/{regex_to_lark(regex, '')}/"
 
 
 def is_cheap(spec: GrammarSpec) -> bool:
@@ -87,18 +101,41 @@ def is_cheap(spec: GrammarSpec) -> bool:
     return spec.kind == "choice" or (spec.kind == "json_schema" and _cheap_schema(json.loads(spec.source)))
 
 
-def _schema(source: str, param: str) -> Any:
-    try:
-        return json.loads(source)
-    except (ValueError, RecursionError) as error:
-        raise RequestRefused(f"the schema is not valid JSON: {error}", param=param) from None
+def _with_uri_references(schema: Any) -> Any:
+    """References to names beyond ASCII, as generators of schemas write them, percent-encoded as URIs must be."""
+    if isinstance(schema, list):
+        return [_with_uri_references(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: urllib.parse.quote(value, safe=string.punctuation)
+        if key == "$ref" and isinstance(value, str)
+        else _with_uri_references(value)
+        for key, value in schema.items()
+    }
+
+
+def _schema(source: str, param: str) -> dict[str, Any]:
+    schema = _parse(source, "the schema", param)
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        raise RequestRefused(f"the schema must be an object, and {source[:50]} is none", param=param)
+    return schema
 
 
 def _choices(source: str, param: str) -> list[str]:
-    choices = _schema(source, param)
+    choices = _parse(source, "the list of choices", param)
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         raise RequestRefused("a choice needs a non-empty list of strings", param=param)
     return choices
+
+
+def _parse(source: str, what: str, param: str) -> Any:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(f"{what} is not valid JSON: {error}", param=param) from None
 
 
 def _cheap_schema(schema: Any) -> bool:
