@@ -35,10 +35,13 @@ class Watched:
         return self.toy.forward(batch)
 
 
-def build(runner=None, *, max_sequences=4, **options):
+def build(runner=None, *, max_sequences=4, kv_memory_mb=512.0, **options):
     runner = runner or Watched()
     setup = replace(
-        drafter_setup(V, {"model": "toy", **options}), open_runner=lambda spec: runner, max_sequences=max_sequences
+        drafter_setup(V, {"model": "toy", **options}),
+        open_runner=lambda spec: runner,
+        max_sequences=max_sequences,
+        kv_memory_mb=kv_memory_mb,
     )
     return ModelDrafter(setup)
 
@@ -310,7 +313,7 @@ def test_what_cannot_be_opened_is_refused():
         ModelDrafter(drafter_setup(V))
     with pytest.raises(ValueError, match="nothing here can open the model 'int4'"):
         ModelDrafter(replace(drafter_setup(V, {"model": "int4"}), open_runner=None))
-    with pytest.raises(ValueError, match=r"kv_memory_mb 1e-05 holds no KV block of 64 bytes"):
+    with pytest.raises(ValueError, match="1e-05 MiB hold no KV block of 64 bytes"):
         build(kv_memory_mb=1e-5)
     with pytest.raises(ValueError, match="catch_up_tokens must be at least 1, not 0"):
         build(catch_up_tokens=0)

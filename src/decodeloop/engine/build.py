@@ -170,6 +170,7 @@ def open_drafters(
             max_context=max_context,
             max_sequences=settings.max_sequences,
             max_draft_len=settings.max_draft_len,
+            kv_memory_mb=settings.draft_memory_mb,
             open_runner=lambda spec: open_draft_runner(checkpoint, settings, spec),
             options=settings.drafter_options.get(name, {}),
         )

@@ -44,12 +44,16 @@ class DraftRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSetup:
-    """What a drafter is built from. `open_runner(spec)` opens a draft model ("layers:24", "int4", a path)."""
+    """What a drafter is built from. `open_runner(spec)` opens a draft model ("layers:24", "int4", a path).
+
+    kv_memory_mb: what the drafter's own KV may take, in MiB.
+    """
 
     vocab_size: int
     max_context: int
     max_sequences: int
     max_draft_len: int
+    kv_memory_mb: float = 512.0
     open_runner: Callable[[str], Runner] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 

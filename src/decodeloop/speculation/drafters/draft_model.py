@@ -19,14 +19,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """model: what `open_runner` opens. kv_memory_mb: the bound on its KV.
+    """model: what `open_runner` opens.
 
     catch_up_tokens: how many tokens that it missed it reads in a step, of all sequences; a sequence that is not caught
     up proposes nothing.
     """
 
     model: str = ""
-    kv_memory_mb: float = 256.0
     catch_up_tokens: int = 512
 
     def __post_init__(self) -> None:
@@ -102,11 +101,10 @@ class ModelDrafter:
         info = self._runner.info
         self._max_context = min(info.max_context, setup.max_context)
         most = setup.max_sequences * -(-self._max_context // info.block_tokens)
-        blocks = min(most, int(self._options.kv_memory_mb * MIB / info.kv_block_bytes))
+        blocks = min(most, int(setup.kv_memory_mb * MIB / info.kv_block_bytes))
         if blocks < 1:
             raise ValueError(
-                f"drafter draft_model: kv_memory_mb {self._options.kv_memory_mb} holds no KV block"
-                f" of {info.kv_block_bytes} bytes"
+                f"drafter draft_model: {setup.kv_memory_mb} MiB hold no KV block of {info.kv_block_bytes} bytes"
             )
         self._runner.allocate_kv(blocks)
         self._kv_bytes = blocks * info.kv_block_bytes
