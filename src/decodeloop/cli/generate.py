@@ -14,8 +14,8 @@ import typer
 from decodeloop.cli import flags
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import open_model, stderr
+from decodeloop.engine.ask import submit
 from decodeloop.engine.build import EmbeddedEngine, build_engine
-from decodeloop.engine.job import Job
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.types import ChatPrompt, Chunk, Report, Request, RequestRefused, SamplingParams, StepRecord
 
@@ -95,9 +95,8 @@ class _Inbox:
 
 
 def _print_answer(engine: EmbeddedEngine, request: Request) -> Report:
-    prepared = engine.intake.prepare(request)
     inbox = _Inbox()
-    engine.worker.submit(lambda: Job(request, lambda choice: engine.intake.open(prepared, choice), inbox), inbox.fail)
+    submit(engine, request, inbox)
     report = None
     while (event := inbox.events.get()) is not None:
         if isinstance(event, RequestRefused):
@@ -119,6 +118,7 @@ def _explain(record: StepRecord) -> None:
             f"verify {record.verify_ms:7.2f} ms  sample {record.sample_ms:6.2f} ms  {row.reason}",
             style="dim",
             highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -132,4 +132,5 @@ def _summarise(report: Report, steps: Sequence[StepRecord]) -> None:
         f"{report.accepted} of {report.verified} drafted tokens accepted; seed {report.seed}",
         style="dim",
         highlight=False,
+        soft_wrap=True,
     )
