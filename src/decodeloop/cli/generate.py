@@ -13,7 +13,7 @@ import typer
 
 from decodeloop.cli import flags
 from decodeloop.cli.environment import read_environment
-from decodeloop.cli.opening import open_model, stderr
+from decodeloop.cli.opening import open_model, short_name, stderr
 from decodeloop.engine.ask import submit
 from decodeloop.engine.build import EmbeddedEngine, build_engine
 from decodeloop.engine.settings import EngineSettings
@@ -58,7 +58,7 @@ def generate(
     checkpoint = open_model(model, read_environment())
     steps: list[StepRecord] = []
     observe = (steps.append, _explain) if explain else (steps.append,)
-    engine = build_engine(checkpoint, settings, clock=time.monotonic, observers=observe)
+    engine = build_engine(checkpoint, settings, clock=time.monotonic, name=short_name(model), observers=observe)
     as_chat = checkpoint.chat_template is not None and not raw
     request = Request(
         id="generate",

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from decodeloop import __version__
 from decodeloop.cli.environment import Environment
 from decodeloop.engine.models import Checkpoint
-from decodeloop.engine.models.sources import open_checkpoint, resolve
+from decodeloop.engine.models.sources import list_known, open_checkpoint, resolve
 from decodeloop.types import Provenance
 
 stderr = Console(stderr=True)
@@ -21,6 +21,15 @@ stderr = Console(stderr=True)
 def open_model(model: str, environment: Environment) -> Checkpoint:
     """The checkpoint that `model` names: a file, a directory, a hub name, or a known package model."""
     return open_checkpoint(fetch_model(model, environment))
+
+
+def short_name(model: str) -> str:
+    """What requests call `model` by default: its short or hub name, or its file's."""
+    known = next((row.name for row in list_known() if model in (row.name, row.source)), None)
+    path = Path(model).expanduser()
+    if known is not None or not path.exists():
+        return known or model
+    return path.stem if path.is_file() else path.resolve().name
 
 
 def fetch_model(model: str, environment: Environment) -> Path:

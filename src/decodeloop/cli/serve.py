@@ -15,7 +15,7 @@ import typer
 from decodeloop import config
 from decodeloop.cli import flags
 from decodeloop.cli.environment import Environment, read_environment
-from decodeloop.cli.opening import open_model, provenance, stderr
+from decodeloop.cli.opening import open_model, provenance, short_name, stderr
 from decodeloop.engine.build import EmbeddedEngine, Observer, build_engine
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.models import Checkpoint
@@ -33,6 +33,7 @@ class ServeConfig:
     """What `serve --config` reads."""
 
     model: str = DEFAULT_MODEL
+    served_model_name: str | None = None  # None: the model's own short name
     engine: EngineSettings = EngineSettings()
     gateway: GatewaySettings = GatewaySettings()
     record: str | None = None
@@ -43,6 +44,7 @@ def serve(
         str | None, typer.Argument(help="A GGUF file, a Hugging Face directory, a hub name, or a name.")
     ] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="YAML; options given here override it.")] = None,
+    served_model_name: Annotated[str | None, typer.Option(help="What requests call it.")] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option(help="0: any free one.")] = None,
     record: Annotated[str | None, typer.Option(help="Write a record of every step to this file (JSON lines).")] = None,
@@ -80,6 +82,7 @@ def serve(
     settings = replace(
         settings,
         model=model or settings.model,
+        served_model_name=served_model_name or settings.served_model_name,
         engine=flags.engine_settings(settings.engine, engine_options),
         gateway=replace(settings.gateway, **address),
         record=record or settings.record,
@@ -98,7 +101,8 @@ def _serve(settings: ServeConfig, environment: Environment) -> None:
     checkpoint = open_model(settings.model, environment)
     recorder = _recorder(settings, checkpoint)
     observers: tuple[Observer, ...] = () if recorder is None else (recorder.observe,)
-    engine = build_engine(checkpoint, settings.engine, clock=time.monotonic, observers=observers)
+    name = settings.served_model_name or short_name(settings.model)
+    engine = build_engine(checkpoint, settings.engine, clock=time.monotonic, name=name, observers=observers)
     upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
     _greet(settings, engine)
     try:
