@@ -135,10 +135,32 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_value_length(config["head_dim"])
     rope = config["rope_parameters"]
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    for key, write in (
+        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+        ("final_logit_softcapping", writer.add_final_logit_softcapping),
+    ):
+        if config.get(key):
+            write(config[key])
+    if rope.get("rope_type") == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", _llama3_divisors(config))
     if config["model_type"] == "gemma3_text":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
         writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+
+
+def _llama3_divisors(config: dict[str, Any]) -> np.ndarray:
+    """What Llama 3's scaling divides each frequency by, as transformers computes it."""
+    import transformers
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parsed = transformers.LlamaConfig(**config)
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](parsed, "cpu")
+    steps = np.arange(0, config["head_dim"], 2) / config["head_dim"]
+    return np.asarray(config["rope_parameters"]["rope_theta"] ** -steps / scaled.numpy(), dtype=np.float32)
 
 
 def _write_tokenizer(writer: gguf.GGUFWriter, hf_dir: Path, config: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from decodeloop.engine.models import ModelConfig, ModelError, RopeScaling
 
 FAMILIES = ("llama", "qwen3", "gemma3")
+_LARGEST = 1 << 40
+_MOST_LAYERS = 10_000
 _GEMMA3_WINDOW_PERIOD = 6  # five window layers, then a global one
 _GEMMA3_27B_LAYERS = 62  # the one size whose query_pre_attn_scalar is not head_dim, which GGUF does not store
 
@@ -32,23 +34,29 @@ def config_from_gguf(
     if family not in FAMILIES:
         raise ModelError(f"no architecture {family!r}; choose a model of {', '.join(FAMILIES)}")
     keys = _Keys(metadata, family)
-    if keys.get("expert_count", 0):
-        raise ModelError(f"a mixture of {keys.get('expert_count', 0)} experts; only dense models are known")
+    if experts := keys.integer("expert_count", 0):
+        raise ModelError(f"a mixture of {experts} experts; only dense models are known")
     gemma = family == "gemma3"
-    hidden, heads, layers = keys.need("embedding_length"), keys.need("attention.head_count"), keys.need("block_count")
-    head_dim = keys.get("attention.key_length", None) or keys.get("rope.dimension_count", None) or hidden // heads
+    hidden, heads, layers = (
+        keys.integer("embedding_length"),
+        keys.integer("attention.head_count"),
+        keys.integer("block_count"),
+    )
+    if not heads or layers > _MOST_LAYERS:
+        raise ModelError(f"{heads} heads in {layers} layers cannot be right")
+    head_dim = keys.integer("attention.key_length", 0) or keys.integer("rope.dimension_count", 0) or hidden // heads
     return ModelConfig(
         family=family,
         vocab_size=vocab_size,
         hidden_size=hidden,
         layers=layers,
         heads=heads,
-        kv_heads=keys.get("attention.head_count_kv", heads),
+        kv_heads=keys.integer("attention.head_count_kv", heads),
         head_dim=head_dim,
-        ffn_size=keys.need("feed_forward_length"),
-        max_context=keys.need("context_length"),
-        norm_eps=_shortest(keys.need("attention.layer_norm_rms_epsilon")),
-        rope_theta=_shortest(keys.get("rope.freq_base", 1e6 if gemma else 1e4)),
+        ffn_size=keys.integer("feed_forward_length"),
+        max_context=keys.integer("context_length"),
+        norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
+        rope_theta=keys.real("rope.freq_base", 1e6 if gemma else 1e4),
         activation="gelu_tanh" if gemma else "silu",
         tied_embeddings=tied_embeddings,
         qk_norm=family in ("qwen3", "gemma3"),
@@ -56,56 +64,64 @@ def config_from_gguf(
         embedding_scale=hidden**0.5 if gemma else 1.0,
         query_scale=_query_scale(keys, layers, hidden, heads, head_dim, gemma=gemma),
         rope_scaling=_rope_scaling(keys, rope_factors, head_dim),
-        attention_softcap=keys.get("attn_logit_softcapping", None) or None,
-        final_softcap=keys.get("final_logit_softcapping", None) or None,
+        attention_softcap=keys.real("attn_logit_softcapping", 0.0) or None,
+        final_softcap=keys.real("final_logit_softcapping", 0.0) or None,
         attention_bias=attention_bias,
         **(_gemma_window(keys, layers) if gemma else {}),
     )
 
 
 class _Keys:
-    """The metadata below an architecture's name."""
+    """The metadata below an architecture's name. Without a default, a key must be there."""
 
     def __init__(self, metadata: Mapping[str, Any], family: str) -> None:
         self._metadata, self._family = metadata, family
 
-    def get(self, key: str, default: Any) -> Any:
+    def get(self, key: str, default: Any = None) -> Any:
         return self._metadata.get(f"{self._family}.{key}", default)
 
-    def need(self, key: str) -> Any:
-        name = f"{self._family}.{key}"
-        if name not in self._metadata:
-            raise ModelError(f"the metadata lack {name}")
-        return self._metadata[name]
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._number(key, default)
+        if value != int(value):
+            raise ModelError(f"{self._family}.{key} is {value}, not a whole number")
+        return int(value)
 
+    def real(self, key: str, default: float | None = None) -> float:
+        """The number that was meant: GGUF keeps 1e-05 as the float32 nearest to it, 9.99999974e-06."""
+        return float(str(np.float32(self._number(key, default))))
 
-def _shortest(value: float) -> float:
-    """The number that was meant: GGUF keeps 1e-05 as the float32 nearest to it, 9.99999974e-06."""
-    return float(str(np.float32(value)))
+    def _number(self, key: str, default: float | None) -> float:
+        value = self.get(key, default)
+        if value is None:
+            raise ModelError(f"the metadata lack {self._family}.{key}")
+        if not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+            raise ModelError(f"{self._family}.{key} is {str(value)[:40]!r}, not a number that can be used")
+        return value
 
 
 def _query_scale(keys: _Keys, layers: int, hidden: int, heads: int, head_dim: int, *, gemma: bool) -> float:
-    stored = keys.get("attention.scale", 0.0)
-    if stored:
-        return float(stored)
+    if stored := keys.real("attention.scale", 0.0):
+        return stored
     if gemma and layers == _GEMMA3_27B_LAYERS:
         return float((hidden / heads) ** -0.5)
     return float(head_dim**-0.5)
 
 
 def _gemma_window(keys: _Keys, layers: int) -> dict[str, Any]:
-    window = keys.get("attention.sliding_window", None)
+    window = keys.integer("attention.sliding_window", 0)
     if not window:
         return {}
     pattern = keys.get("attention.sliding_window_pattern", _GEMMA3_WINDOW_PERIOD)
-    if isinstance(pattern, int):
+    if isinstance(pattern, int) and pattern > 0:
         pattern = [(index + 1) % pattern != 0 for index in range(layers)]
-    if len(pattern) != layers:
-        raise ModelError(f"gemma3.attention.sliding_window_pattern has {len(pattern)} entries for {layers} layers")
+    if not isinstance(pattern, list) or len(pattern) != layers:
+        raise ModelError(
+            f"gemma3.attention.sliding_window_pattern does not say which of {layers} layers use the window"
+        )
     return {
         "sliding_window": window,
         "window_layers": tuple(bool(uses) for uses in pattern),
-        "rope_theta_window": _shortest(keys.get("rope.freq_base_swa", 1e4)),
+        "rope_theta_window": keys.real("rope.freq_base_swa", 1e4),
     }
 
 
@@ -116,13 +132,13 @@ def _rope_scaling(keys: _Keys, factors: npt.NDArray[np.float32] | None, head_dim
     if kind == "none":
         return None
     if kind == "linear":
-        return RopeScaling("linear", float(keys.need("rope.scaling.factor")))
+        return RopeScaling("linear", keys.real("rope.scaling.factor"))
     raise ModelError(f"no rope scaling {kind!r}; known are none, linear and llama3")
 
 
 def _llama3_scaling(keys: _Keys, factors: npt.NDArray[np.float32], head_dim: int) -> RopeScaling | None:
     """GGUF stores Llama 3's scaling as the divisor of each frequency: find the one that gives these divisors."""
-    theta = keys.get("rope.freq_base", 1e4)
+    theta = keys.real("rope.freq_base", 1e4)
     factor = float(factors.max())
     if factor == 1.0:
         return None

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -132,7 +131,9 @@ def _config(file: GgufFile) -> ModelConfig:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelError("no tensor token_embd.weight")
-    rope_factors: Any = file.tensors.get("rope_freqs.weight")
+    rope_factors = file.tensors.get("rope_freqs.weight")
+    if rope_factors is not None and rope_factors.format != "F32":
+        raise ModelError(f"rope_freqs.weight is {rope_factors.format}, not F32")
     return config_from_gguf(
         file.metadata,
         vocab_size=embedding.shape[0],

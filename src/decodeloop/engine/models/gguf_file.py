@@ -61,9 +61,11 @@ def read_gguf(path: Path) -> GgufFile:
         places = [_tensor_place(cursor) for _ in range(tensor_count)]
     except (struct.error, UnicodeDecodeError, KeyError) as error:
         raise ModelError(f"{path}: broken or cut short: the header ends at byte {cursor.at} ({error})") from error
-    if metadata.get("split.count", 1) > 1:
-        raise ModelError(f"{path}: one part of {metadata['split.count']}; merge them first (llama-gguf-split --merge)")
+    if (parts := metadata.get("split.count", 1)) not in (0, 1):
+        raise ModelError(f"{path}: one part of {parts}; merge them first (llama-gguf-split --merge)")
     alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment <= 0:
+        raise ModelError(f"{path}: general.alignment is {alignment!r}")
     start = -(-cursor.at // alignment) * alignment
     try:
         return GgufFile(metadata, {place.name: _map_tensor(place, mapped[start:]) for place in places})

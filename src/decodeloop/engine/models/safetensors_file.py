@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,19 +51,33 @@ def read_safetensors(path: Path) -> dict[str, SafeTensor]:
             raise ModelError(f"{path}: not a safetensors file, or cut short")
         try:
             header = json.loads(file.read(length))
-            places = {
-                name: (tuple(entry["shape"]), str(entry["dtype"]), *entry["data_offsets"])
-                for name, entry in header.items()
-                if name != "__metadata__"
-            }
+            places = [_place(name, entry) for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{path}: not a safetensors file: {error}") from error
     mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
     tensors = {}
-    for name, (shape, kind, begin, end) in places.items():
-        if start + end > size:
-            raise ModelError(f"{path}: cut short: tensor {name} ends at byte {start + end:,} of {size:,}")
-        if kind in _BYTES and end - begin != math.prod(shape) * _BYTES[kind]:
-            raise ModelError(f"{path}: tensor {name} of shape {list(shape)} {kind} has {end - begin:,} bytes")
-        tensors[name] = SafeTensor(name, shape, kind, mapped[start + begin : start + end])
+    for place in places:
+        if start + place.end > size:
+            raise ModelError(f"{path}: cut short: tensor {place.name} ends at byte {start + place.end:,} of {size:,}")
+        data = mapped[start + place.begin : start + place.end]
+        tensors[place.name] = SafeTensor(place.name, place.shape, place.format, data)
     return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    begin: int
+    end: int
+
+
+def _place(name: str, entry: Mapping[str, Any]) -> _Place:
+    begin, end = entry["data_offsets"]
+    place = _Place(name, tuple(entry["shape"]), str(entry["dtype"]), begin, end)
+    if not all(isinstance(value, int) and value >= 0 for value in (*place.shape, begin, end)):
+        raise ValueError(f"tensor {name}: shape {list(place.shape)}, bytes {begin} to {end}")
+    if place.format in _BYTES and end - begin != math.prod(place.shape) * _BYTES[place.format]:
+        raise ValueError(f"tensor {name} of shape {list(place.shape)} {place.format} has {end - begin:,} bytes")
+    return place
