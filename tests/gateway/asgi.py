@@ -53,8 +53,8 @@ class Connection:
     """One request. `sent` holds what the application wrote; clear `writable` to be a client that does not read."""
 
     def __init__(self, app: Gateway, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        self.incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
         self.sent: list[dict[str, Any]] = []
         self.writable = asyncio.Event()
         self.writable.set()
@@ -65,7 +65,7 @@ class Connection:
             "path": path,
             "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
         }
-        self.task = asyncio.create_task(app(scope, self._incoming.get, self._send))
+        self.task = asyncio.create_task(app(scope, self.incoming.get, self._send))
 
     async def _send(self, message: Any) -> None:
         await self.writable.wait()
@@ -73,7 +73,7 @@ class Connection:
         self._wrote.set()
 
     def disconnect(self) -> None:
-        self._incoming.put_nowait({"type": "http.disconnect"})
+        self.incoming.put_nowait({"type": "http.disconnect"})
 
     async def wrote(self, part: bytes) -> None:
         """Wait until the body so far holds `part`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from scripted import ScriptedUpstream, says
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
-def asked(path: str, body: dict[str, Any], headers: dict[str, str] = {}) -> Request:
+def asked(path: str, body: dict[str, Any], headers: Mapping[str, str] = {}) -> Request:
     upstream = ScriptedUpstream(says("x"))
     got = ask(upstream, path, body, headers)
     assert got.status == 200, got.body
@@ -398,9 +399,12 @@ def test_harmless_fields_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"[]", b"1", b'"x"', b"null", b'{"a":1}{', b'\xef\xbb\xbf{"model":"tiny"}', b"{'a':1}"]
-    + [b'{"prompt":"\xff"}', b'{"prompt":"\\ud800"}', b'{"temperature":NaN}', b'{"temperature":1e999}']
-    + [b"[" * 100_000, b'{"a":' * 100_000],
+    "raw",
+    [
+        b"", b"{", b"[]", b"1", b'"x"', b"null", b'{"a":1}{', b'\xef\xbb\xbf{"model":"tiny"}', b"{'a':1}",
+        b'{"prompt":"\xff"}', b'{"prompt":"\\ud800"}', b'{"temperature":NaN}', b'{"temperature":1e999}',
+        b"[" * 100_000, b'{"a":' * 100_000,
+    ],
 )  # fmt: skip
 def test_bodies_that_are_no_json_object(raw: bytes) -> None:
     refused(COMPLETIONS, raw)

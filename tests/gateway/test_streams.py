@@ -118,9 +118,8 @@ def test_n_choices_open_and_finish_each_by_itself() -> None:
 
 def test_several_prompts_are_numbered_through() -> None:
     upstream = ScriptedUpstream(says("x"))
-    *pieces, usage, _ = ask(
-        upstream, COMPLETIONS, completion(prompt=["a", [1, 2]], n=2, stream=True, stream_options={"include_usage": True})
-    ).events()  # fmt: skip
+    body = completion(prompt=["a", [1, 2]], n=2, stream=True, stream_options={"include_usage": True})
+    *pieces, usage, _ = ask(upstream, COMPLETIONS, body).events()
     assert sorted(piece["choices"][0]["index"] for piece in pieces if piece["choices"][0]["finish_reason"]) == [
         0,
         1,

@@ -130,8 +130,9 @@ class RequestMeter:
 
     def end(self, how: str) -> None:
         """Choices still open ended otherwise: `cancelled` or `failed`."""
-        self._model.finished[how] += self._open
-        self._open = 0
+        if self._open:
+            self._model.finished[how] += self._open
+            self._open = 0
 
 
 @dataclass(slots=True)

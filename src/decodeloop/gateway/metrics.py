@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,9 +38,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A counter: its value by the values of `labels`."""
+    """A counter: its value by the values of `labels`. name None: it is vLLM's alone."""
 
-    name: str
+    name: str | None
     help: str
     read: Callable[[ModelMeter], Counts]
     labels: Labels = ()
@@ -48,6 +49,15 @@ class Total:
 
 def _one(value: float) -> Counts:
     return {(): value}
+
+
+def _vllm_finished(finished: Mapping[str, int]) -> Counts:
+    told = {"stop": "stop", "tool_calls": "stop", "length": "length", "deadline": "length", "cancelled": "abort"}
+    counts: Counter[Labels] = Counter()
+    for reason, count in finished.items():
+        if reason in told:
+            counts[(told[reason],)] += count
+    return counts
 
 
 TIMINGS = (
@@ -102,6 +112,12 @@ TOTALS = (
         "choices_finished",
         "By how they ended",
         lambda meter: {(reason,): count for reason, count in meter.finished.items()},
+        labels=("finished_reason",),
+    ),
+    Total(
+        None,
+        "Choices, by how they ended",
+        lambda meter: _vllm_finished(meter.finished),
         labels=("finished_reason",),
         vllm="request_success",
     ),
@@ -225,8 +241,9 @@ class Exposition(Collector):
         return upstream, models[0].id if models else ""
 
 
-def _names(own: str, vllm: str | None) -> Iterable[tuple[str, str]]:
-    yield "decodeloop_", own
+def _names(own: str | None, vllm: str | None) -> Iterable[tuple[str, str]]:
+    if own is not None:
+        yield "decodeloop_", own
     if vllm is not None:
         yield "vllm:", vllm
 
