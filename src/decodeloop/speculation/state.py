@@ -136,11 +136,12 @@ class SamplingState:
         """
         if self.dead:
             raise RuntimeError("no row follows a token that the grammar forbids: roll back first")
-        highest = logits[logits.argmax()]  # NaN counts as the maximum
-        if not highest < np.inf:
-            raise FloatingPointError(f"the model's logits hold {highest}")
+        likeliest = int(logits.argmax())  # NaN counts as the maximum
+        if not logits[likeliest] < np.inf:
+            raise FloatingPointError(f"the model's logits hold {logits[likeliest]}")
         row = self._shaped(logits, token_ids)
-        likeliest = int(row.argmax())
+        if row is not logits:
+            likeliest = int(row.argmax())
         if row[likeliest] == -np.inf:
             raise NothingLeft("no token is left: the grammar, bans, allowed ids and min_tokens exclude every one")
         if self.params.temperature <= GREEDY_BELOW:
