@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decodeloop.policy import acceptance
 from decodeloop.policy.acceptance import AcceptanceModel, Runs
+from decodeloop.policy.slots import CAPACITY, Leaves
 from decodeloop.types import RequestClass
 
 K = 5
@@ -19,18 +19,27 @@ def draws(rng, count, conditional, draft_len=K):
     return Runs(accepted, accepted == draft_len)
 
 
+class Model(AcceptanceModel):
+    """With its own rows."""
+
+    def __init__(self, max_draft_len=K, capacity=CAPACITY):
+        self.leaves = Leaves(capacity)
+        super().__init__(max_draft_len, self.leaves)
+        self.slot = self.leaves.row
+
+
 def learn(model, slot, runs):
     model.learn(np.full(len(runs.accepted), slot), runs)
 
 
 def conditional(model, slot):
-    return model.conditional(np.array([slot]))[0]
+    return model.conditional[slot]
 
 
 def test_recovers_known_acceptance_from_drafts_of_any_length():
     """Censoring: short drafts that were accepted whole say nothing about what would have come next."""
     rng, truth = np.random.default_rng(0), np.array([0.9, 0.8, 0.6, 0.7, 0.5])
-    model = AcceptanceModel(K)
+    model = Model()
     slot = model.slot("t", RequestClass.SQL, "ngram")
     for _ in range(400):
         for draft_len in (1, 2, K):
@@ -44,7 +53,7 @@ def test_recovers_known_acceptance_from_drafts_of_any_length():
 def test_dropping_the_censored_would_bias_low():
     """The negative control of the rule above: throw fully accepted drafts away, and the estimate falls."""
     rng, truth = np.random.default_rng(0), np.full(K, 0.8)
-    model, biased = AcceptanceModel(K), AcceptanceModel(K)
+    model, biased = Model(), Model()
     slot, other = model.slot("t", RequestClass.SQL, "x"), biased.slot("t", RequestClass.SQL, "x")
     for _ in range(300):
         runs = draws(rng, 8, truth, 2)
@@ -56,7 +65,7 @@ def test_dropping_the_censored_would_bias_low():
 
 
 def test_forgetting_depends_on_drafts_not_on_batch_shape():
-    wide, narrow = AcceptanceModel(K), AcceptanceModel(K)
+    wide, narrow = Model(), Model()
     for model, size in ((wide, 32), (narrow, 1)):
         slot = model.slot("t", RequestClass.SQL, "ngram")
         for _ in range(2000 // size):
@@ -65,7 +74,7 @@ def test_forgetting_depends_on_drafts_not_on_batch_shape():
 
 
 def test_zero_acceptance_is_remembered_and_total_acceptance_too():
-    model = AcceptanceModel(K)
+    model = Model()
     never, always = (model.slot("t", c, "x") for c in (RequestClass.SQL, RequestClass.CODE_EDIT))
     for _ in range(100):
         learn(model, never, Runs(np.zeros(8, int), np.zeros(8, bool)))
@@ -75,7 +84,7 @@ def test_zero_acceptance_is_remembered_and_total_acceptance_too():
 
 
 def test_an_unvisited_position_leans_on_the_class_and_not_on_the_static_prior():
-    model = AcceptanceModel(8)
+    model = Model(8)
     slot = model.slot("t", RequestClass.CODE_EDIT, "small")
     for _ in range(50):
         learn(model, slot, Runs(np.full(4, 2), np.ones(4, bool)))  # drafts of 2, always right
@@ -83,7 +92,7 @@ def test_an_unvisited_position_leans_on_the_class_and_not_on_the_static_prior():
 
 
 def test_a_new_class_starts_from_its_tenant_and_a_new_tenant_from_nothing():
-    model = AcceptanceModel(K)
+    model = Model()
     fresh = conditional(model, model.slot("b", RequestClass.SQL, "x")).copy()
     slot = model.slot("a", RequestClass.SQL, "x")
     for _ in range(100):
@@ -94,19 +103,18 @@ def test_a_new_class_starts_from_its_tenant_and_a_new_tenant_from_nothing():
     assert conditional(model, model.slot("a", RequestClass.SQL, "y")) == pytest.approx(fresh)
 
 
-def test_a_row_that_changes_hands_keeps_nothing(monkeypatch):
-    monkeypatch.setattr(acceptance, "CAPACITY", 4)
-    model = AcceptanceModel(K)
+def test_a_row_that_changes_hands_keeps_nothing():
+    model = Model(capacity=4)
     fresh = conditional(model, model.slot("victim", RequestClass.SQL, "x")).copy()
     for tenant in "abcdefgh":
         slot = model.slot(tenant, RequestClass.SQL, "x")
         learn(model, slot, Runs(np.full(64, K), np.ones(64, bool)))
     assert conditional(model, model.slot("newcomer", RequestClass.SQL, "x")) == pytest.approx(fresh)
-    assert len(model.known()) <= 4
+    assert len(model.describe()) <= 4
 
 
 def test_follows_a_change_within_a_few_half_lives():
-    rng, model = np.random.default_rng(0), AcceptanceModel(K)
+    rng, model = np.random.default_rng(0), Model()
     slot = model.slot("t", RequestClass.SQL, "x")
     for level in (0.9, 0.3):
         for _ in range(400):

@@ -11,6 +11,7 @@ from decodeloop.policy.acceptance import Runs
 from decodeloop.policy.calibration import Calibrator, bin_of, confidence_of, featurise
 from decodeloop.policy.drift import DriftMonitor, EDetector
 from decodeloop.policy.metrics import auc, brier, calibration_error, log_loss
+from decodeloop.policy.slots import Leaves
 from decodeloop.policy.sts import fit_sequentially
 from decodeloop.types import RequestClass
 
@@ -35,9 +36,10 @@ class Stream:
 
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
-        self.calibrator = Calibrator(K)
-        self.monitor = DriftMonitor(self.calibrator)
-        self.slots = [self.calibrator.slot("t", request_class, "d") for request_class in CLASSES]
+        self.leaves = Leaves()
+        self.calibrator = Calibrator(K, self.leaves)
+        self.monitor = DriftMonitor(self.calibrator, self.leaves)
+        self.slots = [self.leaves.row("t", request_class, "d") for request_class in CLASSES]
         self.raw, self.predicted, self.runs, self.changed = [], [], [], []
 
     def play(self, batches, kinds):
@@ -132,21 +134,18 @@ def test_survival_error_shows_once_there_are_labels_enough():
 
 
 def test_tenants_learn_apart():
-    stream, calibrator = Stream(5), Calibrator(K)
-    stream.calibrator = calibrator
-    other = calibrator.slot("other", CLASSES[0], "d")
-    before = calibrator.at(np.array([other])).weights.copy()
-    stream.slots = [calibrator.slot("t", request_class, "d") for request_class in CLASSES]
-    stream.monitor = DriftMonitor(calibrator)
+    stream = Stream(5)
+    other = np.array([stream.leaves.row("other", CLASSES[0], "d")])
+    before = stream.calibrator.at(other).weights.copy()
     stream.play(30, (HARD, HARD))
-    assert np.array_equal(calibrator.at(np.array([other])).weights, before)
-    assert not np.array_equal(calibrator.at(np.array(stream.slots)).weights[0], before[0])
+    assert np.array_equal(stream.calibrator.at(other).weights, before)
+    assert not np.array_equal(stream.calibrator.at(np.array(stream.slots)).weights[0], before[0])
 
 
 def test_a_drafter_without_confidence_is_calibrated_by_its_record():
     """Point masses often carry confidence 1; the target agrees 40 % of the time."""
-    rng, calibrator = np.random.default_rng(0), Calibrator(K)
-    slot = calibrator.slot("t", CLASSES[0], "ngram")
+    rng, leaves = np.random.default_rng(0), Leaves()
+    calibrator, slot = Calibrator(K, leaves), leaves.row("t", CLASSES[0], "ngram")
     features = featurise(np.ones((8, K)), np.zeros(8))
     for _ in range(100):
         hits = rng.random((8, K)) < 0.4
@@ -157,8 +156,8 @@ def test_a_drafter_without_confidence_is_calibrated_by_its_record():
 
 def test_own_record_separates_requests_of_a_class():
     """Half the requests copy and half don't, with the same confidence: their own record tells them apart."""
-    rng, calibrator = np.random.default_rng(0), Calibrator(K)
-    slot = calibrator.slot("t", CLASSES[0], "ngram")
+    rng, leaves = np.random.default_rng(0), Leaves()
+    calibrator, slot = Calibrator(K, leaves), leaves.row("t", CLASSES[0], "ngram")
     own = np.repeat([1.0, -1.0], 4)
     features = featurise(np.full((8, K), 0.7) ** np.arange(1, K + 1), own)
     for _ in range(100):
@@ -172,8 +171,8 @@ def test_own_record_separates_requests_of_a_class():
 @given(st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None)
 def test_stays_sane_whatever_it_is_taught(seed):
-    rng, calibrator = np.random.default_rng(seed), Calibrator(K)
-    slot = calibrator.slot("t", CLASSES[0], "x")
+    rng, leaves = np.random.default_rng(seed), Leaves()
+    calibrator, slot = Calibrator(K, leaves), leaves.row("t", CLASSES[0], "x")
     for _ in range(20):
         count = int(rng.integers(1, 40))
         confidence = np.cumprod(rng.choice([0.0, 1.0, rng.random()], (count, K)), axis=1)
@@ -186,7 +185,7 @@ def test_stays_sane_whatever_it_is_taught(seed):
 
 
 def test_bins_cover_everything():
-    assert bin_of(np.array([0.0, 1e-9, 0.5, 1.0 - 1e-12, 1.0])).tolist() == [0, 0, 5, 9, 9]
+    assert bin_of(np.array([-20.0, -4.0, 0.0, 3.99, 20.0])).tolist() == [0, 0, 5, 9, 9]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodeloop.policy.allocate import IntArray
-from decodeloop.policy.slots import Slots
+from decodeloop.policy.slots import Leaves, membership
 from decodeloop.types import AcceptanceEstimate, FloatArray, RequestClass
 
 PRIOR = 0.6  # conditional acceptance of a drafter that nobody knows; the one thing tenants share
@@ -25,7 +25,6 @@ POSITION_WEIGHT = 8.0
 LEAST, MOST = 0.01, 0.995
 CLASS_HALF_LIFE = 512.0  # drafts
 TENANT_HALF_LIFE = 4096.0
-CAPACITY = 1024  # of (tenant, class, drafter), and of (tenant, drafter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +50,29 @@ class Runs:
 
 
 class AcceptanceModel:
-    """Discounted counts in a hierarchy within each tenant: a position leans on its class, a class on its tenant."""
+    """Discounted counts in a hierarchy within each tenant: a position leans on its class, a class on its tenant.
 
-    def __init__(self, max_draft_len: int) -> None:
+    conditional: [capacity, K] P(k accepted | reached).
+    total: [capacity, K + 1] sum of the first k of them: hits to be expected of k reached positions.
+    further: [capacity, K + 1] expected accepted tokens from position k on, once it is reached.
+    Rows are those of `leaves`.
+    """
+
+    def __init__(self, max_draft_len: int, leaves: Leaves) -> None:
         self.max_draft_len = max_draft_len
-        shape = (CAPACITY, max_draft_len)
+        shape = (leaves.capacity, max_draft_len)
         self._hits, self._tries = np.zeros(shape), np.zeros(shape)
         self._tenant_hits, self._tenant_tries = np.zeros(shape), np.zeros(shape)
-        self._conditional = np.full(shape, PRIOR)
-        self._tenant_of = np.zeros(CAPACITY, dtype=np.int64)
-        self._classes = Slots(CAPACITY, self._clear_class)
-        self._tenants = Slots(CAPACITY, self._clear_tenant)
-
-    def slot(self, tenant: str, request_class: RequestClass, drafter: str) -> int:
-        """The row of a class's drafts. Valid until CAPACITY other classes were asked for."""
-        tenant_row = self._tenants.row((tenant, drafter))
-        row = self._classes.row((tenant, request_class, drafter))
-        if self._tenant_of[row] != tenant_row:
-            self._tenant_of[row] = tenant_row
-            self._refresh(np.array([row]))
-        return row
-
-    def conditional(self, slots: IntArray) -> FloatArray:
-        """[n, K] P(k accepted | reached) for each of `slots`."""
-        rows: FloatArray = self._conditional[slots]
-        return rows
+        self.conditional = np.full(shape, PRIOR)
+        self.total = np.zeros((leaves.capacity, max_draft_len + 1))
+        self.further = np.zeros((leaves.capacity, max_draft_len + 1))
+        self._leaves = leaves
+        leaves.tell(self._clear_leaf, self._clear_tenant)
 
     def learn(self, slots: IntArray, runs: Runs) -> None:
         """Count drafts, `slots[i]` being whose. Forgetting is per draft, so a large batch forgets no faster."""
         seen, hit = runs.labels(self.max_draft_len)
-        tenants = self._tenant_of[slots]
+        tenants = self._leaves.tenant_of[slots]
         _count(self._hits, self._tries, slots, seen, hit, half_life=CLASS_HALF_LIFE)
         _count(self._tenant_hits, self._tenant_tries, tenants, seen, hit, half_life=TENANT_HALF_LIFE)
         self._refresh(np.unique(slots))
@@ -91,46 +83,45 @@ class AcceptanceModel:
         self._tries[slot] *= 1.0 - share
 
     def estimate(self, tenant: str, request_class: RequestClass, drafter: str) -> AcceptanceEstimate:
-        row = self.slot(tenant, request_class, drafter)
-        return AcceptanceEstimate(np.cumprod(self._conditional[row]), self._tries[row].copy())
-
-    def known(self) -> list[tuple[str, RequestClass, str]]:
-        """(tenant, class, drafter) of which something was learned."""
-        return [key for key, row in self._classes.items() if self._tries[row].any()]  # type: ignore[misc]
+        row = self._leaves.row(tenant, request_class, drafter)
+        return AcceptanceEstimate(np.cumprod(self.conditional[row]), self._tries[row].copy())
 
     def describe(self) -> list[dict[str, Any]]:
-        described = []
-        for tenant, request_class, drafter in self.known():
-            estimate = self.estimate(tenant, request_class, drafter)
-            described.append(
-                {
-                    "tenant": tenant,
-                    "class": str(request_class),
-                    "drafter": drafter,
-                    "survival": [round(float(value), 4) for value in estimate.survival],
-                    "observations": [round(float(value), 1) for value in estimate.observations],
-                }
-            )
-        return described
+        return [
+            {
+                "tenant": tenant,
+                "class": str(request_class),
+                "drafter": drafter,
+                "survival": [round(float(value), 4) for value in np.cumprod(self.conditional[row])],
+                "observations": [round(float(value), 1) for value in self._tries[row]],
+            }
+            for (tenant, request_class, drafter), row in self._leaves.items()
+            if self._tries[row].any()
+        ]
 
     def _refresh(self, rows: IntArray) -> None:
         """Shape over positions from the tenant, level from the class as a whole, detail from the class's positions."""
-        tenant_hits, tenant_tries = self._tenant_hits[self._tenant_of[rows]], self._tenant_tries[self._tenant_of[rows]]
+        tenants = self._leaves.tenant_of[rows]
+        tenant_hits, tenant_tries = self._tenant_hits[tenants], self._tenant_tries[tenants]
         level = _shrunk(tenant_hits.sum(axis=1), tenant_tries.sum(axis=1), PRIOR, PRIOR_WEIGHT)[:, None]
         shape = _shrunk(tenant_hits, tenant_tries, level, POSITION_WEIGHT)
         hits, tries = self._hits[rows], self._tries[rows]
         expected = (tries * shape).sum(axis=1)
         ratio = (hits.sum(axis=1) + POOL_WEIGHT) / (expected + POOL_WEIGHT)
         pooled = np.clip(shape * ratio[:, None], LEAST, MOST)
-        self._conditional[rows] = np.clip(_shrunk(hits, tries, pooled, POSITION_WEIGHT), LEAST, MOST)
+        conditional = np.clip(_shrunk(hits, tries, pooled, POSITION_WEIGHT), LEAST, MOST)
+        further = np.zeros((len(rows), self.max_draft_len + 1))
+        for k in reversed(range(self.max_draft_len)):
+            further[:, k] = conditional[:, k] * (1.0 + further[:, k + 1])
+        self.conditional[rows], self.further[rows] = conditional, further
+        self.total[rows, 1:] = np.cumsum(conditional, axis=1)
 
-    def _clear_class(self, row: int) -> None:
+    def _clear_leaf(self, row: int) -> None:
         self._hits[row] = self._tries[row] = 0.0
-        self._tenant_of[row] = -1
+        self._refresh(np.array([row]))
 
     def _clear_tenant(self, row: int) -> None:
         self._tenant_hits[row] = self._tenant_tries[row] = 0.0
-        self._tenant_of[self._tenant_of == row] = -1
 
 
 def _count(
@@ -142,13 +133,10 @@ def _count(
     *,
     half_life: float,
 ) -> None:
-    drafts = np.bincount(slots, minlength=len(hits))
-    touched = np.flatnonzero(drafts)
-    kept = 0.5 ** (drafts[touched] / half_life)[:, None]
-    hits[touched] *= kept
-    tries[touched] *= kept
-    np.add.at(hits, slots, hit)
-    np.add.at(tries, slots, seen)
+    touched, member = membership(slots)
+    kept = 0.5 ** (member.sum(axis=1) / half_life)[:, None]
+    hits[touched] = hits[touched] * kept + member @ hit
+    tries[touched] = tries[touched] * kept + member @ seen
 
 
 def _shrunk(hits: FloatArray, tries: FloatArray, prior: FloatArray | float, weight: float) -> FloatArray:

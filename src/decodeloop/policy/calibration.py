@@ -22,8 +22,8 @@ import numpy.typing as npt
 from decodeloop.policy.acceptance import Runs
 from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.scorecard import Scorecard
-from decodeloop.policy.slots import Slots
-from decodeloop.types import FloatArray, RequestClass
+from decodeloop.policy.slots import Leaves, membership
+from decodeloop.types import FloatArray
 
 FEATURES = 4  # 1, log c, -log(1 - c), own
 LEAST = 0.01  # confidence is clipped to LEAST .. 1 - LEAST
@@ -34,66 +34,67 @@ LEAF_RIDGE, SHARED_RIDGE = 4.0, 1.0
 LEAF_HALF_LIFE, SHARED_HALF_LIFE = 1024.0, 8192.0  # labels
 BINS = 10
 BIN_WEIGHT, BIN_HALF_LIFE = 32.0, 512.0  # labels
-CAPACITY = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The calibrator's parameters for some rows, as they were: a reference that no longer learns.
+    """Curves and bins for some rows.
 
-    weights: [n, K, FEATURES]. bin_labels, bin_hits: [n, K, BINS].
+    weights: [n, K, FEATURES]. cells: [n, K] the first of the BINS places of each in bin_labels and bin_hits, both flat.
     """
 
     weights: FloatArray
+    cells: IntArray
     bin_labels: FloatArray
     bin_hits: FloatArray
 
     def curve(self, features: FloatArray) -> FloatArray:
-        """[n, K, FEATURES] -> [n, K], before the bins."""
-        logits = (self.weights * features).sum(axis=-1)
-        probabilities: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(logits, -20.0, 20.0)))
-        return probabilities
+        """[n, K, FEATURES] -> [n, K] logits."""
+        logits: FloatArray = np.einsum("nkf,nkf->nk", self.weights, features)
+        return np.clip(logits, -20.0, 20.0)
 
-    def binned(self, curve: FloatArray) -> FloatArray:
-        """[n, K] -> [n, K], after the bins."""
-        place = bin_of(curve)[..., None]
-        labels = np.take_along_axis(self.bin_labels, place, axis=-1)[..., 0]
-        hits = np.take_along_axis(self.bin_hits, place, axis=-1)[..., 0]
-        corrected: FloatArray = (hits + BIN_WEIGHT * curve) / (labels + BIN_WEIGHT)
+    def binned(self, logits: FloatArray) -> FloatArray:
+        """[n, K] logits -> [n, K] probabilities, after the bins' correction."""
+        place = self.cells + bin_of(logits)
+        corrected: FloatArray = (self.bin_hits.take(place) + BIN_WEIGHT * sigmoid(logits)) / (
+            self.bin_labels.take(place) + BIN_WEIGHT
+        )
         return corrected
 
     def predict(self, features: FloatArray) -> FloatArray:
+        """[n, K, FEATURES] -> [n, K] conditional acceptance."""
         return self.binned(self.curve(features))
 
 
 class Calibrator:
     """Learns and predicts conditional acceptance from confidence. No tenant's labels reach another's predictions."""
 
-    def __init__(self, max_draft_len: int) -> None:
-        self.max_draft_len = max_draft_len
-        leaves = (CAPACITY, max_draft_len)
-        self._weights = np.zeros((*leaves, FEATURES))
-        self._curvature = np.zeros((*leaves, FEATURES, FEATURES))
-        self._shared = np.tile(START, (CAPACITY, 1))
-        self._shared_curvature = np.zeros((CAPACITY, FEATURES + 1, FEATURES + 1))
-        self._bin_labels, self._bin_hits = np.zeros((*leaves, BINS)), np.zeros((*leaves, BINS))
+    def __init__(self, max_draft_len: int, leaves: Leaves) -> None:
+        self.max_draft_len, self._leaves = max_draft_len, leaves
+        shape = (leaves.capacity, max_draft_len)
+        self._weights = np.zeros((*shape, FEATURES))
+        self._curvature = np.zeros((*shape, FEATURES, FEATURES))
+        self._shared = np.tile(START, (leaves.capacity, 1))
+        self._shared_curvature = np.zeros((leaves.capacity, FEATURES + 1, FEATURES + 1))
+        self._bin_labels, self._bin_hits = np.zeros((*shape, BINS)), np.zeros((*shape, BINS))
+        self._cells = np.arange(leaves.capacity * max_draft_len).reshape(shape) * BINS
         self._depth = np.log1p(np.arange(max_draft_len))
-        self._tenant_of = np.zeros(CAPACITY, dtype=np.int64)
-        self._leaves = Slots(CAPACITY, self._clear_leaf)
-        self._tenants = Slots(CAPACITY, self._clear_tenant)
         self.scorecard = Scorecard(max_draft_len)
-
-    def slot(self, tenant: str, request_class: RequestClass, drafter: str) -> int:
-        row = self._leaves.row((tenant, request_class, drafter))
-        self._tenant_of[row] = self._tenants.row((tenant, drafter))
-        return row
+        leaves.tell(self._clear_leaf, self._clear_tenant)
 
     def at(self, slots: IntArray) -> Calibration:
-        """What is believed now of each of `slots`."""
-        shared = self._shared[self._tenant_of[slots]]
+        """What is believed of each of `slots`. Its bins go on learning: see `frozen`."""
+        shared = self._shared[self._leaves.tenant_of[slots]]
         weights = self._weights[slots] + shared[:, None, :FEATURES]
         weights[:, :, 0] += shared[:, FEATURES:] * self._depth
-        return Calibration(weights, self._bin_labels[slots], self._bin_hits[slots])
+        cells = self._cells[slots]
+        return Calibration(weights, cells, self._bin_labels.reshape(-1), self._bin_hits.reshape(-1))
+
+    def frozen(self, slot: int) -> Calibration:
+        """What is believed of one slot now, for good."""
+        live = self.at(np.array([slot]))
+        labels, hits = self._bin_labels[slot].ravel().copy(), self._bin_hits[slot].ravel().copy()
+        return Calibration(live.weights, self._cells[:1], labels, hits)
 
     def learn(self, slots: IntArray, features: FloatArray, runs: Runs) -> FloatArray:
         """Learn from drafts and return what had been predicted: [R, K] conditional acceptance.
@@ -101,22 +102,23 @@ class Calibrator:
         slots: [R]. features: [R, K, FEATURES] (see `featurise`).
         """
         now = self.at(slots)
-        curve = now.curve(features)
-        predicted = now.binned(curve)
+        logits = now.curve(features)
+        predicted = now.binned(logits)
         self.scorecard.add(slots, confidence_of(features), predicted, runs)
         seen, hit = runs.labels(self.max_draft_len)
         row, position = np.nonzero(seen)
         if not len(row):
             return predicted
-        x, p, y = features[row, position], curve[row, position], hit[row, position].astype(np.float64)
+        z, y = logits[row, position], hit[row, position].astype(np.float64)
+        self._learn_bins(now.cells[row, position] + bin_of(z), y)
+        x, p = features[row, position], sigmoid(z)
         leaf = slots[row] * self.max_draft_len + position
         flat = self._weights.reshape(-1, FEATURES), self._curvature.reshape(-1, FEATURES, FEATURES)
         _newton(*flat, leaf, _Labels(x, p, y), ridge=LEAF_RIDGE, half_life=LEAF_HALF_LIFE)
         deeper = np.column_stack([x, self._depth[position]])
-        tenants = self._tenant_of[slots[row]]
+        tenants = self._leaves.tenant_of[slots[row]]
         labels = _Labels(deeper, p, y)
         _newton(self._shared, self._shared_curvature, tenants, labels, ridge=SHARED_RIDGE, half_life=SHARED_HALF_LIFE)
-        self._learn_bins(leaf * BINS + bin_of(p), y)
         return predicted
 
     def forget(self, slot: int, share: float) -> None:
@@ -124,24 +126,23 @@ class Calibrator:
         self._curvature[slot] *= 1.0 - share
         self._bin_labels[slot] *= 1.0 - share
         self._bin_hits[slot] *= 1.0 - share
-        self._shared_curvature[self._tenant_of[slot]] *= 1.0 - share / 2
+        self._shared_curvature[self._leaves.tenant_of[slot]] *= 1.0 - share / 2
 
     def describe(self) -> list[dict[str, Any]]:
         """Calibration error per (tenant, class, drafter), of predictions made before their labels were seen."""
         return [
-            {"tenant": key[0], "class": str(key[1]), "drafter": key[2], **self.scorecard.describe(row)}  # type: ignore[index]
-            for key, row in self._leaves.items()
+            {"tenant": tenant, "class": str(request_class), "drafter": drafter, **self.scorecard.describe(row)}
+            for (tenant, request_class, drafter), row in self._leaves.items()
             if self.scorecard.drafts(row)
         ]
 
     def _learn_bins(self, cells: IntArray, y: FloatArray) -> None:
         labels, hits = self._bin_labels.reshape(-1), self._bin_hits.reshape(-1)
-        touched, counts = np.unique(cells, return_counts=True)
-        kept = 0.5 ** (counts / BIN_HALF_LIFE)
-        labels[touched] *= kept
-        hits[touched] *= kept
-        np.add.at(labels, cells, 1.0)
-        np.add.at(hits, cells, y)
+        touched, member = membership(cells)
+        added = member.sum(axis=1)
+        kept = 0.5 ** (added / BIN_HALF_LIFE)
+        labels[touched] = labels[touched] * kept + added
+        hits[touched] = hits[touched] * kept + member @ y
 
     def _clear_leaf(self, row: int) -> None:
         self._weights[row] = self._curvature[row] = 0.0
@@ -171,10 +172,15 @@ def confidence_of(features: FloatArray) -> FloatArray:
     return confidence
 
 
-def bin_of(curve: FloatArray) -> npt.NDArray[np.int64]:
-    """The bin of each probability. Narrower towards 0 and 1, where most drafts are."""
-    place: npt.NDArray[np.int64] = (BINS / np.pi * np.arccos(1.0 - 2.0 * curve)).astype(np.int64)
-    return np.minimum(place, BINS - 1)
+def sigmoid(logits: FloatArray) -> FloatArray:
+    probabilities: FloatArray = 1.0 / (1.0 + np.exp(-logits))
+    return probabilities
+
+
+def bin_of(logits: FloatArray) -> npt.NDArray[np.intp]:
+    """The bin of each logit: even in logits between 0.02 and 0.98, where most drafts are."""
+    place: npt.NDArray[np.intp] = np.clip(BINS / 8.0 * logits + BINS / 2.0, 0.0, BINS - 1.0).astype(np.intp)
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +196,13 @@ def _newton(
     weights: FloatArray, curvature: FloatArray, rows: IntArray, labels: _Labels, *, ridge: float, half_life: float
 ) -> None:
     """One damped step on each touched row's logistic loss: w += clip(damping (H + ridge)^-1 g)."""
-    touched, inverse, counts = np.unique(rows, return_inverse=True, return_counts=True)
+    touched, member = membership(rows)
     x, p, size = labels.x, labels.p, labels.x.shape[1]
-    gradient = np.zeros((len(touched), size))
-    np.add.at(gradient, inverse, (labels.y - p)[:, None] * x)
-    added = np.zeros((len(touched), size, size))
-    np.add.at(added, inverse, (p * (1.0 - p))[:, None, None] * x[:, :, None] * x[:, None, :])
-    curvature[touched] = curvature[touched] * (0.5 ** (counts / half_life))[:, None, None] + added
-    step = np.linalg.solve(curvature[touched] + ridge * np.eye(size), gradient[:, :, None])[:, :, 0]
+    gradient = member @ ((labels.y - p)[:, None] * x)
+    outer = ((p * (1.0 - p))[:, None] * x)[:, :, None] * x[:, None, :]
+    added = (member @ outer.reshape(len(x), -1)).reshape(-1, size, size)
+    kept = 0.5 ** (member.sum(axis=1) / half_life)
+    grown = curvature[touched] * kept[:, None, None] + added
+    curvature[touched] = grown
+    step = np.linalg.solve(grown + ridge * np.eye(size), gradient[:, :, None])[:, :, 0]
     weights[touched] += np.clip(DAMPING * step, -CLIP, CLIP)

@@ -21,6 +21,7 @@ import numpy as np
 from decodeloop.policy.acceptance import Runs
 from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.calibration import Calibration, Calibrator
+from decodeloop.policy.slots import Leaves
 from decodeloop.types import FloatArray
 
 TOLERANCE = 0.03
@@ -68,12 +69,13 @@ class EDetector:
 class DriftMonitor:
     """Freezes what the calibrator believes of a class once it knows it, and watches whether that stays true."""
 
-    def __init__(self, calibrator: Calibrator, run_length: float = RUN_LENGTH) -> None:
+    def __init__(self, calibrator: Calibrator, leaves: Leaves, run_length: float = RUN_LENGTH) -> None:
         self._calibrator = calibrator
         self._detector = EDetector(run_length)
         self._labels: dict[int, IntArray] = {}  # slot -> [K] labels seen since it was last found changed
         self._frozen: dict[int, tuple[Calibration, int]] = {}  # slot -> reference, positions it holds for
         self.alarms = 0
+        leaves.tell(lambda row: self.drop([row]), lambda _: None)
 
     def observe(self, slots: IntArray, features: FloatArray, runs: Runs) -> list[int]:
         """Take drafts that the calibrator has not learned from yet; returns the slots found changed."""
@@ -87,7 +89,7 @@ class DriftMonitor:
         return changed
 
     def drop(self, slots: Iterable[int]) -> None:
-        """Start again with these: they changed, or belong to another class now."""
+        """Start again with these: they have changed, or changed hands."""
         for slot in slots:
             self._detector.reset(slot)
             self._frozen.pop(slot, None)
@@ -115,4 +117,4 @@ class DriftMonitor:
         self._labels[slot] = labels
         depth = int((labels >= WARM_UP).sum())
         if depth and labels[:1].sum() >= 2 * WARM_UP:
-            self._frozen[slot] = self._calibrator.at(np.array([slot])), depth
+            self._frozen[slot] = self._calibrator.frozen(slot), depth
