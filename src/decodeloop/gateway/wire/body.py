@@ -13,7 +13,7 @@ from decodeloop.types import RequestRefused
 
 __all__ = ["IGNORED", "NEUTRAL", "checked", "read_body", "shown"]
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 IGNORED = frozenset(
     {
@@ -72,7 +72,7 @@ def read_body(raw: bytes, schema: type[T], *, max_depth: int) -> T:
     given = {name: value for name, value in body.items() if value is not None}
     if _depth_exceeds({name: value for name, value in given.items() if name != "prompt"}, max_depth):
         raise RequestRefused(f"the request body is nested deeper than {max_depth} levels")
-    known = frozenset(field.encode_name for field in msgspec.structs.fields(schema))  # type: ignore[arg-type]
+    known = frozenset(schema.__struct_encode_fields__)
     for name in given.keys() - known - IGNORED:
         _check_neutral(name, given[name], known)
     result: T = checked({name: value for name, value in given.items() if name in known}, schema)
