@@ -1,0 +1,60 @@
+"""The whole product on a free port: gateway, upstream, engine, model."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from openai import OpenAI
+
+from decodeloop.engine.build import EmbeddedEngine, build_engine
+from decodeloop.engine.models import Checkpoint
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.engine.upstream import EmbeddedUpstream
+from decodeloop.gateway.app import build_app
+from decodeloop.gateway.server import build_server
+from decodeloop.gateway.settings import GatewaySettings
+
+
+@dataclass(frozen=True)
+class Stack:
+    url: str
+    engine: EmbeddedEngine
+
+    def client(self, **options: Any) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, **options)
+
+    def settled(self) -> None:
+        """Wait until the engine holds nothing."""
+        scheduler = self.engine.engine.scheduler
+        while scheduler.running or scheduler.waiting:
+            time.sleep(0.01)
+
+    def leaked_blocks(self) -> int:
+        """After everything has ended."""
+        self.settled()
+        cache = self.engine.engine.scheduler.cache
+        return cache.blocks - cache.available_blocks
+
+
+@contextmanager
+def stack(checkpoint: Checkpoint, *, gateway: GatewaySettings | None = None, **settings: Any) -> Iterator[Stack]:
+    gateway = gateway or GatewaySettings()
+    engine = build_engine(checkpoint, EngineSettings(**settings), clock=time.monotonic, name="model")
+    app = build_app(gateway, {"embedded": EmbeddedUpstream(engine, created=1)})
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    server = build_server(app, gateway)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield Stack(f"http://127.0.0.1:{listener.getsockname()[1]}", engine)
+    finally:
+        server.should_exit = True
+        thread.join()
