@@ -17,6 +17,7 @@ class RunnerOptions:
     """dtype: the weights' format ("auto": the runner's default). layers: run only the first so many (None: all).
 
     fixed_shape: torch only; every forward in one shape, so that logits are batch-invariant (slow, for tests).
+    weights_of: an opened runner of the same kind, checkpoint, dtype and device: share its weights, not its KV.
     """
 
     dtype: str = "auto"
@@ -25,6 +26,7 @@ class RunnerOptions:
     layers: int | None = None
     fixed_shape: bool = False
     device: str = "cpu"
+    weights_of: Runner | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

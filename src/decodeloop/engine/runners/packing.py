@@ -64,6 +64,16 @@ def check(batch: Batch, info: RunnerInfo, blocks: int) -> None:
         _check_tree(batch)
 
 
+def check_copy(sources: IntArray, destinations: IntArray, entries: int) -> None:
+    """Raises ValueError when KV entries can't be copied so within a pool of `entries`."""
+    if len(sources) != len(destinations):
+        raise ValueError(f"{len(sources)} sources for {len(destinations)} destinations")
+    _within("sources", sources, entries)
+    _within("destinations", destinations, entries)
+    if len(np.unique(destinations)) != len(destinations):
+        raise ValueError("two KV entries would be copied to the same place")
+
+
 def _within(name: str, values: npt.NDArray[Any], limit: int) -> None:
     if len(values) and (values.min() < 0 or values.max() >= limit):
         bad = values[(values < 0) | (values >= limit)][0]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.runners import RunnerOptions
-from decodeloop.engine.runners.packing import Int64Array, check, physical, seen, written
+from decodeloop.engine.runners.packing import Int64Array, check, check_copy, physical, seen, written
 from decodeloop.speculation.forward import Batch, Forward, IntArray, RunnerInfo
 
 LAYERS = 2
@@ -165,6 +165,7 @@ class ToyRunner:
         return Forward(logits, hidden)
 
     def copy_kv(self, sources: IntArray, destinations: IntArray) -> None:
+        check_copy(sources, destinations, len(self._kv))
         self._kv[destinations] = self._kv[sources]
 
     def _text(self, batch: Batch, token: int) -> Int64Array:
