@@ -16,7 +16,7 @@ def test_verifier_keeps_the_contract(name):
     check_verifier(verifiers.load(name))
 
 
-@pytest.mark.parametrize("name", verifiers.names())
+@pytest.mark.parametrize("name", ["block", "rejection"])
 @pytest.mark.parametrize("draft", [Draft((0, 1), parents=(-1, -1)), Draft((0,), parents=(-1,))])
 def test_a_verifier_of_chains_refuses_trees(name, draft):
     with pytest.raises(ValueError, match="tree"):

@@ -77,10 +77,10 @@ class Drafter(Protocol):
 
 
 class TargetRows(Protocol):
-    """The target's processed distributions after the context and after each drafted token.
+    """The target's processed distributions after the context (row 0) and after each drafted token i (row i + 1).
 
-    Row i has seen the drafted x_<i (logits and sampling state alike) and decides the token at position(i). Rows are
-    asked in order, and never beyond one whose predecessor has p = 0.
+    Row i of a chain has seen the drafted x_<i (logits and sampling state alike) and decides the token at position(i);
+    of a tree, the path to token i - 1. Rows are asked in order (down one path), and never behind a token of p = 0.
     """
 
     def __getitem__(self, i: int) -> Distribution: ...

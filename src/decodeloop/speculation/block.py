@@ -31,6 +31,11 @@ class Draft:
             raise ValueError("q needs a row for every drafted token")
         if self.confidence and len(self.confidence) != len(self.tokens):
             raise ValueError("confidence needs a value for every drafted token")
+        if self.parents is not None:
+            if len(self.parents) != len(self.tokens):
+                raise ValueError("a tree needs a parent for every drafted token")
+            if any(not -1 <= parent < i for i, parent in enumerate(self.parents)):
+                raise ValueError(f"parents {self.parents}: each must come before its child, or be -1")
 
     def cut(self, verify_len: int) -> Draft:
         """The first `verify_len` tokens: the part the policy chose to submit."""
@@ -38,6 +43,14 @@ class Draft:
             raise ValueError("a tree is pruned by its drafter, not cut")
         q = None if self.q is None else self.q[:verify_len]
         return Draft(self.tokens[:verify_len], q, self.confidence[:verify_len], None, self.drafter, self.knowledge)
+
+    def child(self, node: int, token: int) -> int | None:
+        """The drafted token behind `node` (-1: the committed context) that is `token`, by index."""
+        if self.parents is None:
+            following = node + 1
+            return following if self.tokens[following : following + 1] == (token,) else None
+        matches = (i for i, parent in enumerate(self.parents) if parent == node and self.tokens[i] == token)
+        return next(matches, None)
 
     def chain(self) -> Draft:
         """This draft. Raises ValueError for a tree, which only a tree's verifier can judge."""
@@ -70,10 +83,14 @@ class DraftBlock:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One sequence: `accepted` draft tokens kept, then one recovered or bonus token. Before stops and caps."""
+    """One sequence: `accepted` draft tokens kept, then one recovered or bonus token. Before stops and caps.
+
+    path: for a tree, the indices of the accepted tokens; None for a chain, of which a prefix is accepted.
+    """
 
     accepted: int
     emitted: tuple[int, ...]
+    path: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(self.emitted) != self.accepted + 1:

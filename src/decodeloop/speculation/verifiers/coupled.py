@@ -11,7 +11,8 @@ from decodeloop.types import Knowledge
 class CoupledVerifier:
     """The target's token at a position is a function of its distribution and the request's noise there.
 
-    So the output doesn't depend on the draft, its length, or who chose them.
+    So the output doesn't depend on the draft, its length, its shape, or who chose them. Of a tree it follows the child
+    that is the target's token; at temperature 0 that is the longest path of argmaxes.
     """
 
     admits = Knowledge.SELF
@@ -19,10 +20,12 @@ class CoupledVerifier:
 
     def judge(self, draft: Draft, rows: TargetRows, chance: Chance) -> Verdict:
         emitted: list[int] = []
-        for i, token in enumerate(draft.chain().tokens):
-            emitted.append(chance.coupled(rows[i], rows.position(i)))
-            if emitted[i] != token:
-                return Verdict(i, tuple(emitted))
-        last = len(draft.tokens)
-        emitted.append(chance.coupled(rows[last], rows.position(last)))
-        return Verdict(last, tuple(emitted))
+        path: list[int] = []
+        row = 0
+        while True:
+            emitted.append(chance.coupled(rows[row], rows.position(row)))
+            accepted = draft.child(row - 1, emitted[-1])
+            if accepted is None:
+                return Verdict(len(path), tuple(emitted), None if draft.parents is None else tuple(path))
+            path.append(accepted)
+            row = accepted + 1
