@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -321,3 +322,12 @@ def test_a_sentencepiece_vocabulary_needs_all_bytes() -> None:
     metadata["tokenizer.ggml.tokens"][12] = "nothing"
     with pytest.raises(ValueError, match="without all of the byte tokens"):
         tokenizer_from_gguf(metadata, vocab_size=len(metadata["tokenizer.ggml.tokens"]))
+
+
+def test_threads_share_a_tokenizer() -> None:
+    """Encoding markers and plain text at once must not mix the two up."""
+    text = "<|im_start|>user abc<|im_end|>" * 20
+    expected = [BYTES.encode(text, special=special) for special in (False, True)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda index: BYTES.encode(text, special=bool(index % 2)), range(400)))
+    assert found == expected * 200

@@ -55,5 +55,6 @@ def _directory(hub: Any, arguments: dict[str, Any]) -> Path:
     directory = Path(hub.snapshot_download(**arguments))
     if not any(directory.glob("*.safetensors")):
         name = arguments["repo_id"]
-        raise ModelError(f"{name} has no safetensors; if it has GGUF files, name one: {name}/FILE.gguf")
+        raise ModelError(f"{name}: no safetensors came; if it holds GGUF files, name one: {name}/FILE.gguf")
+    weight_files(directory)
     return directory

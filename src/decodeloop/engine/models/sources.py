@@ -44,7 +44,7 @@ def resolve(model: str, cache: Path, *, observer: FetchObserver | None = None, h
         choices = ", ".join(row.source for row in KNOWN_MODELS)
         raise ModelError(f"no known model in {model!r}; choose from {choices}")
     path = Path(model).expanduser()
-    if path.exists():
+    if model and path.exists():
         return path
     if _HUB_NAME.fullmatch(model):
         return fetch_hub(model, cache=hub_cache)
