@@ -9,7 +9,7 @@ import numpy as np
 from decodeloop.speculation.distribution import IntArray
 from decodeloop.types import FloatArray, SamplingParams
 
-_REACHES = (4.0, 8.0, 16.0, math.inf)  # how far under the maximum to look, until that is enough
+_REACHES = (8.0, math.inf)  # how far under the maximum to look; all the way if that is not enough
 
 
 def keep(params: SamplingParams, log_weights: FloatArray) -> IntArray | None:
@@ -54,8 +54,11 @@ def nucleus(log_weights: FloatArray, top_p: float) -> IntArray:
 
 def _down_to(values: FloatArray, border: float, count: int) -> IntArray:
     """The `count` largest columns, given the least of their values; of those equal to it the first ones."""
-    above, equal = np.flatnonzero(values > border), np.flatnonzero(values == border)
-    return np.sort(np.concatenate((above, equal[: count - len(above)])))
+    chosen = values >= border
+    excess = int(np.count_nonzero(chosen)) - count
+    if excess > 0:
+        chosen[np.flatnonzero(values == border)[-excess:]] = False
+    return np.flatnonzero(chosen)
 
 
 def _of(kept: IntArray | None, log_weights: FloatArray) -> FloatArray:
