@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import orjson
 import pytest
 
-from asgi import CHAT, COMPLETIONS, Response, ask, call, chat, completion, connect, gateway
+from asgi import CHAT, COMPLETIONS, Response, ask, call, chat, completion, gateway
 from decodeloop.gateway.settings import Limits
 from decodeloop.types import Chunk, FinishReason, Request, RequestRefused, ToolCallDelta, Usage
 from scripted import FOREVER, ScriptedUpstream, Step, finish, plain_report, report, says
@@ -262,43 +262,6 @@ def test_after_a_heartbeat_a_refusal_is_an_event() -> None:
 def test_no_heartbeats_while_events_flow() -> None:
     steps: list[Step] = [step for place in range(20) for step in (0.005, Chunk(text=str(place)))]
     assert b": keep" not in ask(scripted(*steps), CHAT, chat(stream=True), heartbeat_s=5.0).body
-
-
-# Slow readers
-
-
-def test_a_slow_reader_holds_the_upstream_back() -> None:
-    async def run() -> None:
-        upstream = ScriptedUpstream(says(*map(str, range(1000))))
-        connection = connect(gateway(upstream, heartbeat_s=0.001), "POST", CHAT, chat(stream=True))
-        connection.writable.clear()
-        await asyncio.sleep(0.05)  # heartbeats are due, too
-        assert upstream.yielded == 1
-        connection.writable.set()
-        got = await connection.response()
-        texts = [event["choices"][0]["delta"].get("content", "") for event in got.events()[:-1]]
-        assert "".join(texts) == "".join(map(str, range(1000)))
-
-    asyncio.run(run())
-
-
-def test_a_slow_reader_of_several_prompts_holds_all_back() -> None:
-    async def run() -> None:
-        upstream = ScriptedUpstream(says(*map(str, range(300))))
-        body = completion(prompt=["a", "b", "c"], stream=True)
-        connection = connect(gateway(upstream), "POST", COMPLETIONS, body)
-        connection.writable.clear()
-        await asyncio.sleep(0.05)
-        assert upstream.yielded <= 6
-        connection.writable.set()
-        got = await connection.response()
-        for choice in range(3):
-            texts = [
-                event["choices"][0]["text"] for event in got.events()[:-1] if event["choices"][0]["index"] == choice
-            ]
-            assert "".join(texts) == "".join(map(str, range(300)))
-
-    asyncio.run(run())
 
 
 def test_one_prompt_that_fails_ends_the_others() -> None:
