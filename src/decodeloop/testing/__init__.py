@@ -11,19 +11,23 @@ from decodeloop.testing.enumeration import (
     total_variation,
 )
 from decodeloop.testing.policy import check_policy
+from decodeloop.testing.runner import Run, check_runner, pack
 from decodeloop.testing.verifier import EXACT, TableRows, check_verifier, point_draft, sampled_draft
 
 __all__ = [
     "EXACT",
     "Branch",
+    "Run",
     "TableRows",
     "branches",
     "check_drafter",
     "check_policy",
+    "check_runner",
     "check_verifier",
     "continued",
     "drafter_setup",
     "law",
+    "pack",
     "point_draft",
     "random_table",
     "sampled_draft",
