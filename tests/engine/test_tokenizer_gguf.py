@@ -153,6 +153,11 @@ def test_ids_beyond_the_vocabulary_add_nothing_and_are_special() -> None:
         BYTES.token_bytes(270)
 
 
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match="half a surrogate pair"):
+        BYTES.encode("a\ud83d")
+
+
 def test_a_letter_without_a_token_is_dropped_as_the_published_tokenizer_does() -> None:
     """SmolLM2's vocabulary lacks 21 of the 256 byte letters."""
     metadata = byte_vocabulary()

@@ -95,6 +95,8 @@ def test_added_tokens_without_an_embedding_are_plain_text(directory: MakeDirecto
     ours = tokenizer_from_directory(directory(tokenizer), vocab_size=size, eos_ids=(2,), bos_id=None)
     assert max(ours.encode("<image><|im_end|>", special=True)) < size
     assert ours.encode("<|im_end|>", special=True) == [2]
+    with pytest.raises(ValueError, match="the tokenizer has 700 tokens, the model 600"):
+        tokenizer_from_directory(directory(published("smollm")), vocab_size=600, eos_ids=(2,), bos_id=None)
 
 
 def test_what_cannot_be_used_is_refused_in_words(tmp_path: Path, directory: MakeDirectory) -> None:

@@ -26,7 +26,8 @@ class BpeTokenizer:
 
     backend: the tokenizer that recognises markers; not to be changed. vocab_size: the target's, which may exceed the
     tokenizer's; ids that the tokenizer lacks are special and add nothing. eos_ids: as the model states them; the turn
-    ends known by name are added.
+    ends known by name are added. A byte that the vocabulary lacks (SmolLM2's has 235 of the 256) is dropped on
+    encoding, as the model's own tokenizer does.
 
     Raises:
         ValueError: eos_ids or tokens beyond vocab_size, or a vocabulary whose bytes are not known exactly.
@@ -41,6 +42,8 @@ class BpeTokenizer:
         bos_id: int | None,
         add_bos: bool,
     ) -> None:
+        if (size := backend.get_vocab_size(with_added_tokens=True)) > vocab_size:
+            raise ValueError(f"the tokenizer has {size} tokens, the model {vocab_size}")
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
@@ -59,7 +62,10 @@ class BpeTokenizer:
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         chosen = self.backend if special else self._plain
-        ids: list[int] = chosen.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = chosen.encode(text, add_special_tokens=False).ids
+        except TypeError as error:
+            raise ValueError("half a surrogate pair is no text and cannot be encoded") from error
         return ids
 
     def token_bytes(self, token: int) -> bytes:
