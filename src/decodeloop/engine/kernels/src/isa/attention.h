@@ -1,0 +1,185 @@
+// Attention of a few rows over one chunk of positions, for any Simd and format W of keys and values.
+//
+// A row's score at a position is one chain over the head's dimensions, and its output one chain over positions in
+// order: neither depends on the rows that share the loads of keys and values.
+#pragma once
+
+#include "../kernels.h"
+#include "matmul.h"
+#include "rows.h"
+
+namespace decodeloop {
+
+// A chunk as one row sees it: positions [from, to) counted from the chunk's start. `from` is even, so that a pair of
+// values is never split (a score that is masked out weighs nothing).
+struct Span {
+    int64_t from, to;
+};
+
+static inline Span span_of(const AttentionArgs& a, int row) {
+    const int64_t from = a.first[row] > a.start ? a.first[row] - a.start : 0;
+    const int64_t to = a.last[row] - a.start + 1;
+    return {from / 2 * 2, to < kChunk ? to : kChunk};
+}
+
+// Both formats hold 4 bytes a lane and step: a float, or a pair of bfloat16.
+constexpr int64_t kLaneBytes = 4;
+
+template <class S, class W, int kRows, int kVectors>
+static inline __attribute__((always_inline)) void steps(typename S::F (&acc)[kRows][kVectors], const char* w,
+                                                        const typename W::Input* x, int64_t stride) {
+    float_step<S, W, 0, kRows, kVectors>(acc, w, x, stride);
+    if constexpr (W::kSteps == 2) float_step<S, W, 1, kRows, kVectors>(acc, w, x, stride);
+}
+
+// q . k for kRows rows and the 16 positions of a block.
+template <class S, class W, int kRows>
+static void score_block(const typename W::Input* q, int64_t head_dim, const char* keys, float* scores) {
+    constexpr int kVectors = kBlockTokens / S::kLanes;
+    typename S::F acc[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = S::zero();
+    for (int64_t d = 0; d < head_dim; d += W::kInputs, keys += kBlockTokens * kLaneBytes)
+        steps<S, W, kRows, kVectors>(acc, keys, q + d, head_dim);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) S::store(scores + r * kChunk + v * S::kLanes, acc[r][v]);
+}
+
+// partials += weights . values over positions [from, to) for kRows rows. At an odd `to` the other half of the last
+// pair of values is left alone: it may hold anything.
+template <class S, class W, int kRows>
+static void weigh_values(const AttentionArgs& a, const typename W::Input* weights, int64_t from, int64_t to,
+                         float* partials) {
+    constexpr int kVectors = kBlockTokens / S::kLanes;
+    const int64_t step_bytes = a.head_dim * kLaneBytes;
+    const int64_t key_bytes = kBlockTokens / W::kInputs * step_bytes;
+    for (int64_t strip = 0; strip < a.head_dim; strip += kBlockTokens) {
+        typename S::F acc[kRows][kVectors];
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v)
+                acc[r][v] = S::load(partials + r * a.partial_stride + strip + v * S::kLanes);
+        for (int64_t p = from; p < to; p += W::kInputs) {
+            const char* values = a.blocks[p / kBlockTokens] + key_bytes + strip * kLaneBytes +
+                                 p % kBlockTokens / W::kInputs * step_bytes;
+            if constexpr (W::kInputs == 2) {
+                if (p + 1 == to) {
+#pragma GCC unroll 8
+                    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+                        for (int v = 0; v < kVectors; ++v)
+                            acc[r][v] = W::mac(acc[r][v], W::low_weight(values + v * W::kVectorBytes),
+                                               W::low_input(weights + r * kChunk + p));
+                    break;
+                }
+            }
+            steps<S, W, kRows, kVectors>(acc, values, weights + p, kChunk);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v)
+                S::store(partials + r * a.partial_stride + strip + v * S::kLanes, acc[r][v]);
+    }
+}
+
+template <class S, class W, int kRows>
+static void score_rows(int rows, const typename W::Input* q, int64_t head_dim, const char* keys, float* scores) {
+    if constexpr (kRows > 1)
+        if (rows < kRows) return score_rows<S, W, kRows - 1>(rows, q, head_dim, keys, scores);
+    score_block<S, W, kRows>(q, head_dim, keys, scores);
+}
+
+template <class S, class W, int kRows>
+static void weigh_rows(int rows, const AttentionArgs& a, const typename W::Input* weights, int64_t from, int64_t to,
+                       float* partials) {
+    if (from >= to) return;
+    if constexpr (kRows > 1)
+        if (rows < kRows) return weigh_rows<S, W, kRows - 1>(rows, a, weights, from, to, partials);
+    weigh_values<S, W, kRows>(a, weights, from, to, partials);
+}
+
+// Scores of whole blocks to softmax weights; the largest score and the sum of weights go to the partial.
+template <class S, class W>
+static void soften(const AttentionArgs& a, int row, float* scores, typename W::Input* weights, float* partial) {
+    const Span span = span_of(a, row);
+    const int64_t begin = span.from / kBlockTokens * kBlockTokens, end = round_up(span.to, kBlockTokens);
+    if (a.softcap > 0) softcap<S>(scores + begin, end - begin, a.softcap);
+    const float hidden = -__builtin_inff();
+    for (int64_t p = begin; p < end && a.start + p < a.first[row]; ++p) scores[p] = hidden;
+    for (int64_t p = span.to; p < end; ++p) scores[p] = hidden;
+    typename S::F largest = S::set1(hidden);
+    for (int64_t p = begin; p < end; p += S::kLanes) largest = S::max(largest, S::load(scores + p));
+    const float top = lane_max<S>(largest);
+    typename S::F sum = S::zero();
+    for (int64_t p = begin; p < end; p += S::kLanes) {
+        const typename S::F score = S::load(scores + p);
+        const typename S::F weight = S::where_finite(score, exp<S>(S::sub(score, S::set1(top))));
+        W::store(weights + p, weight);
+        sum = S::add(sum, weight);
+    }
+    partial[a.head_dim] = top;
+    partial[a.head_dim + 1] = lane_sum<S>(sum);
+}
+
+template <class S, class W>
+static void attend(const AttentionArgs& a) {
+    alignas(64) float scores[kMaxAttentionRows * kChunk];
+    alignas(64) typename W::Input weights[kMaxAttentionRows * kChunk];
+    alignas(64) typename W::Input q[kMaxAttentionRows * kMaxHeadDim];
+    Span all{kChunk, 0}, common{0, kChunk};
+    for (int r = 0; r < a.rows; ++r) {
+        const Span span = span_of(a, r);
+        all = {span.from < all.from ? span.from : all.from, span.to > all.to ? span.to : all.to};
+        common = {span.from > common.from ? span.from : common.from, span.to < common.to ? span.to : common.to};
+        float* partial = a.partials + r * a.partial_stride;
+        for (int64_t d = 0; d < a.head_dim; d += S::kLanes) {
+            W::store(q + r * a.head_dim + d, S::load(a.q + r * a.q_stride + d));
+            S::store(partial + d, S::zero());
+        }
+    }
+    for (int64_t b = all.from / kBlockTokens; b < ceil_div(all.to, kBlockTokens); ++b)
+        score_rows<S, W, kMaxAttentionRows>(a.rows, q, a.head_dim, a.blocks[b], scores + b * kBlockTokens);
+    for (int r = 0; r < a.rows; ++r)
+        soften<S, W>(a, r, scores + r * kChunk, weights + r * kChunk, a.partials + r * a.partial_stride);
+
+    // What all rows see is weighed together; what only some see, before and after it, row by row.
+    common.to = common.to / 2 * 2;
+    if (common.from >= common.to) common = {kChunk, kChunk};
+    const auto alone = [&](int r, int64_t from, int64_t to) {
+        weigh_rows<S, W, 1>(1, a, weights + r * kChunk, from, to, a.partials + r * a.partial_stride);
+    };
+    for (int r = 0; r < a.rows; ++r) {
+        const Span span = span_of(a, r);
+        alone(r, span.from, span.to < common.from ? span.to : common.from);
+    }
+    weigh_rows<S, W, kMaxAttentionRows>(a.rows, a, weights, common.from, common.to, a.partials);
+    for (int r = 0; r < a.rows; ++r) alone(r, common.to, span_of(a, r).to);
+}
+
+// state = state (+) partial: both scaled to the larger of the two largest scores.
+template <class S>
+static void fold(const float* partial, int64_t head_dim, float* state) {
+    const float top = partial[head_dim] > state[head_dim] ? partial[head_dim] : state[head_dim];
+    const typename S::F keep = exp<S>(S::set1(state[head_dim] - top));
+    const typename S::F take = exp<S>(S::set1(partial[head_dim] - top));
+    for (int64_t d = 0; d < head_dim; d += S::kLanes)
+        S::store(state + d, S::fma(S::load(partial + d), take, S::mul(S::load(state + d), keep)));
+    float keep_scale[S::kLanes], take_scale[S::kLanes];
+    S::store(keep_scale, keep);
+    S::store(take_scale, take);
+    state[head_dim] = top;
+    state[head_dim + 1] = state[head_dim + 1] * keep_scale[0] + partial[head_dim + 1] * take_scale[0];
+}
+
+static inline void normalise(const float* state, int64_t head_dim, int64_t padded, float* out) {
+    const float inverse = 1.0f / state[padded + 1];
+    for (int64_t d = 0; d < head_dim; ++d) out[d] = state[d] * inverse;
+}
+
+}  // namespace decodeloop

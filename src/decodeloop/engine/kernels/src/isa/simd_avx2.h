@@ -1,0 +1,125 @@
+// AVX2 + FMA + F16C: 8 floats, bfloat16 widened by shifts, integer products through 16-bit pairs.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "../kernels.h"
+
+namespace decodeloop::avx2 {
+
+struct Simd {
+    static constexpr int kLanes = 8;
+    static constexpr int kRegisters = 16;
+    using F = __m256;
+    using I = __m256i;
+
+    static F zero() { return _mm256_setzero_ps(); }
+    static F set1(float x) { return _mm256_set1_ps(x); }
+    static F load(const float* p) { return _mm256_loadu_ps(p); }
+    static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+    static F add(F a, F b) { return _mm256_add_ps(a, b); }
+    static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+    static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+    static F div(F a, F b) { return _mm256_div_ps(a, b); }
+    static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+    // The second operand where either is NaN.
+    static F max(F a, F b) { return _mm256_max_ps(a, b); }
+    static F min(F a, F b) { return _mm256_min_ps(a, b); }
+    static F abs(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+    static F round(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+    // x where `score` is above minus infinity (or NaN), else 0
+    static F where_finite(F score, F x) {
+        return _mm256_and_ps(_mm256_cmp_ps(score, _mm256_set1_ps(-__builtin_inff()), _CMP_NEQ_UQ), x);
+    }
+    static F pow2(F whole) {
+        const I exponent = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+    }
+    static F load_half(const uint16_t* p) {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
+
+    // bfloat16 pairs [kLanes][2] times a pair of inputs: two steps, one per element of the pair.
+    using Input = float;
+    static constexpr int kPairSteps = 2;
+    template <int kStep>
+    static F pair_weight(const uint16_t* pairs) {
+        const I raw = _mm256_loadu_si256(reinterpret_cast<const I*>(pairs));
+        if constexpr (kStep == 0) return _mm256_castsi256_ps(_mm256_slli_epi32(raw, 16));
+        return _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+    }
+    // The first element of each pair, whatever the second holds.
+    static F low_weight(const uint16_t* pairs) { return pair_weight<0>(pairs); }
+    template <int kStep>
+    static F pair_input(const Input* x) {
+        return _mm256_broadcast_ss(x + kStep);
+    }
+    static F pair_mac(F acc, F weight, F input) { return _mm256_fmadd_ps(weight, input, acc); }
+    static F low_input(const Input* x) { return pair_input<0>(x); }
+    static void store_inputs(Input* p, F x) { store(p, x); }
+    static constexpr RowKind kPairRows = RowKind::F32;
+    static const Input* input_row(const RowSet& x, int64_t m) { return x.f32 + m * x.stride; }
+
+    // Four-bit groups: [4][kLanes of 16][4] nibble pairs.
+    struct Nibbles {
+        I q[8];
+    };
+    static Nibbles load_nibbles(const char* p) {
+        const I mask = _mm256_set1_epi8(15);
+        Nibbles out;
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+            const I pair = _mm256_loadu_si256(reinterpret_cast<const I*>(p + j * 64));
+            out.q[2 * j] = _mm256_and_si256(pair, mask);
+            out.q[2 * j + 1] = _mm256_and_si256(_mm256_srli_epi16(pair, 4), mask);
+        }
+        return out;
+    }
+    // Sixteen-bit sums can't overflow: 8 quads of pairs <= 2 * 15 * 127.
+    static F dot(const Nibbles& w, const int8_t* x, int32_t) {
+        I low = _mm256_maddubs_epi16(w.q[0], quad(x));
+        I high = _mm256_maddubs_epi16(w.q[1], quad(x + 4));
+#pragma GCC unroll 3
+        for (int j = 1; j < 4; ++j) {
+            low = _mm256_add_epi16(low, _mm256_maddubs_epi16(w.q[2 * j], quad(x + 8 * j)));
+            high = _mm256_add_epi16(high, _mm256_maddubs_epi16(w.q[2 * j + 1], quad(x + 8 * j + 4)));
+        }
+        return _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1)));
+    }
+
+    // Eight-bit groups, four inputs of kLanes outputs at a time. maddubs wants one operand unsigned.
+    struct Quad {
+        I w, magnitude;
+    };
+    static Quad load_quad(const char* p) {
+        const I w = _mm256_loadu_si256(reinterpret_cast<const I*>(p));
+        return {w, _mm256_abs_epi8(w)};
+    }
+    static I zero_int() { return _mm256_setzero_si256(); }
+    static I dot4(I acc, const Quad& w, const int8_t* x) {
+        const I pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(quad(x), w.w));
+        return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    static F finish_dot(I acc, int32_t) { return _mm256_cvtepi32_ps(acc); }
+
+    // 32 floats to int8 with one scale; returns the sum of the integers.
+    static void store_int8(int8_t* p, const F* x) {
+        const I low = _mm256_packs_epi32(_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1]));
+        const I high = _mm256_packs_epi32(_mm256_cvtps_epi32(x[2]), _mm256_cvtps_epi32(x[3]));
+        const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+        _mm256_storeu_si256(reinterpret_cast<I*>(p), bytes);
+    }
+
+private:
+    static I quad(const int8_t* x) {
+        int32_t four;
+        __builtin_memcpy(&four, x, sizeof four);
+        return _mm256_set1_epi32(four);
+    }
+};
+
+}  // namespace decodeloop::avx2

@@ -1,0 +1,109 @@
+// Any machine: the compiler's own four-float vectors, which become NEON or SSE2 registers.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "../kernels.h"
+#include "../numbers.h"
+
+namespace decodeloop::portable {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packed weights are little-endian");
+
+struct Simd {
+    static constexpr int kLanes = 4;
+    static constexpr int kRegisters = 16;
+    typedef float F __attribute__((vector_size(16)));
+    typedef int32_t I __attribute__((vector_size(16)));
+
+    static F zero() { return F{}; }
+    static F set1(float x) { return F{x, x, x, x}; }
+    static F load(const float* p) {
+        F x;
+        std::memcpy(&x, p, sizeof x);
+        return x;
+    }
+    static void store(float* p, F x) { std::memcpy(p, &x, sizeof x); }
+    static F add(F a, F b) { return a + b; }
+    static F sub(F a, F b) { return a - b; }
+    static F mul(F a, F b) { return a * b; }
+    static F div(F a, F b) { return a / b; }
+    static F fma(F a, F b, F c) { return a * b + c; }
+    static F max(F a, F b) { return a > b ? a : b; }
+    static F min(F a, F b) { return a < b ? a : b; }
+    static F abs(F x) { return reinterpret_cast<F>(reinterpret_cast<I>(x) & 0x7fffffff); }
+    static F round(F x) {
+        const F magic = set1(12582912.0f);  // 1.5 * 2^23: adding it leaves no room for a fraction
+        return (x + magic) - magic;
+    }
+    static F where_finite(F score, F x) {
+        return reinterpret_cast<F>((score != set1(-__builtin_inff())) & reinterpret_cast<I>(x));
+    }
+    static F pow2(F whole) { return reinterpret_cast<F>((__builtin_convertvector(whole, I) + 127) << 23); }
+    static F load_half(const uint16_t* p) {
+        return F{half_to_float(p[0]), half_to_float(p[1]), half_to_float(p[2]), half_to_float(p[3])};
+    }
+    static void prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
+
+    using Input = float;
+    static constexpr int kPairSteps = 2;
+    template <int kStep>
+    static F pair_weight(const uint16_t* pairs) {
+        I raw;
+        std::memcpy(&raw, pairs, sizeof raw);
+        if constexpr (kStep == 0) return reinterpret_cast<F>(raw << 16);
+        return reinterpret_cast<F>(raw & static_cast<int32_t>(0xffff0000u));
+    }
+    static F low_weight(const uint16_t* pairs) { return pair_weight<0>(pairs); }
+    template <int kStep>
+    static F pair_input(const Input* x) {
+        return set1(x[kStep]);
+    }
+    static F pair_mac(F acc, F weight, F input) { return acc + weight * input; }
+    static F low_input(const Input* x) { return pair_input<0>(x); }
+    static void store_inputs(Input* p, F x) { store(p, x); }
+    static constexpr RowKind kPairRows = RowKind::F32;
+    static const Input* input_row(const RowSet& x, int64_t m) { return x.f32 + m * x.stride; }
+
+    struct Nibbles {
+        const uint8_t* pairs;
+    };
+    static Nibbles load_nibbles(const char* p) { return {reinterpret_cast<const uint8_t*>(p)}; }
+    static F dot(const Nibbles& w, const int8_t* x, int32_t) {
+        int32_t sums[kLanes] = {};
+        for (int j = 0; j < 4; ++j)
+            for (int n = 0; n < kLanes; ++n)
+                for (int i = 0; i < 4; ++i) {
+                    const int pair = w.pairs[j * 64 + n * 4 + i];
+                    sums[n] += (pair & 15) * x[8 * j + i] + (pair >> 4) * x[8 * j + 4 + i];
+                }
+        return to_float(sums);
+    }
+
+    using Quad = const int8_t*;
+    static Quad load_quad(const char* p) { return reinterpret_cast<const int8_t*>(p); }
+    static I zero_int() { return I{}; }
+    static I dot4(I acc, Quad w, const int8_t* x) {
+        int32_t sums[kLanes];
+        for (int n = 0; n < kLanes; ++n)
+            sums[n] = w[4 * n] * x[0] + w[4 * n + 1] * x[1] + w[4 * n + 2] * x[2] + w[4 * n + 3] * x[3];
+        I add;
+        std::memcpy(&add, sums, sizeof add);
+        return acc + add;
+    }
+    static F finish_dot(I acc, int32_t) { return __builtin_convertvector(acc, F); }
+
+    static void store_int8(int8_t* p, const F* x) {
+        for (int i = 0; i < 32; ++i) p[i] = static_cast<int8_t>(x[i / kLanes][i % kLanes]);
+    }
+
+private:
+    static F to_float(const int32_t* sums) {
+        I whole;
+        std::memcpy(&whole, sums, sizeof whole);
+        return __builtin_convertvector(whole, F);
+    }
+};
+
+}  // namespace decodeloop::portable

@@ -1,0 +1,93 @@
+// What a step asks of an instruction set. One table per ISA, chosen at run time; everything else is plain C++.
+//
+// Every function here is batch-invariant: what it computes for one row does not depend on the other rows it is given.
+#pragma once
+
+#include <cstdint>
+
+#include "format.h"
+
+namespace decodeloop {
+
+// How a kernel wants its input rows.
+enum class RowKind { F32, BF16, Int8 };
+
+// Input rows of matrix products, `stride` elements apart and zero beyond their width. Int8 rows have per group of 32 a
+// scale, the sum of the group's integers, and the product of the two.
+struct RowSet {
+    int64_t stride = 0;
+    float* f32 = nullptr;
+    uint16_t* bf16 = nullptr;
+    int8_t* int8 = nullptr;
+    float* scale = nullptr;
+    float* scaled_sum = nullptr;
+    int32_t* sum = nullptr;
+};
+
+struct MatmulArgs {
+    const char* unit;  // weights of 32 outputs
+    const char* next;  // the unit to bring into the cache meanwhile
+    int64_t inputs;    // padded
+    const RowSet* x;
+    int64_t rows;
+    float* y;  // [rows][32], y_stride apart
+    int64_t y_stride;
+};
+
+constexpr int kBlockTokens = 16;       // positions in a block of keys and values
+constexpr int kChunkBlocks = 16;       // blocks that attention treats at once
+constexpr int kChunk = kBlockTokens * kChunkBlocks;
+constexpr int kMaxAttentionRows = 6;
+constexpr int kMaxHeadDim = 512;
+
+// How a block of keys and values lies in memory; F32 is for comparing everything else with a reference.
+// BF16: keys [head_dim / 2][16][2], then values [8][head_dim][2]. F32: keys [head_dim][16], then values [16][head_dim].
+enum class KvFormat { BF16, F32 };
+constexpr int kKvFormats = 2;
+
+// Softmax-weighted sums over one chunk of positions, not yet normalised.
+// A partial is [head_dim padded] sums, then the largest score, then the sum of weights.
+struct AttentionArgs {
+    const float* q;  // [rows][head_dim], q_stride apart, scaled; rows in order of position
+    int64_t q_stride;
+    int rows;
+    int64_t head_dim;  // padded to 16
+    const char* const* blocks;  // the chunk's
+    int64_t start;              // the chunk's first position
+    const int32_t* first;       // [rows] what each row sees: positions first..last, some of them in this chunk
+    const int32_t* last;
+    float softcap;  // 0: none
+    float* partials;  // [rows], partial_stride apart
+    int64_t partial_stride;
+};
+
+enum class Activation { Silu, GeluTanh };
+
+struct Kernels {
+    const char* name;
+    RowKind row_kind[kFormats];
+    void (*matmul[kFormats])(const MatmulArgs&);
+    // groups [from, to) of a row from f32 to the other kinds
+    void (*to_bf16)(const RowSet& rows, int64_t row, int64_t from, int64_t to);
+    void (*to_int8)(const RowSet& rows, int64_t row, int64_t from, int64_t to);
+    // out = x / rms(x) * weight; n padded to 32 with zeros
+    void (*rms_norm)(const float* x, const float* weight, int64_t n, int64_t padded, float eps, float* out);
+    void (*add)(const float* x, int64_t n, float* sum);
+    void (*gate)(const float* gate, const float* up, int64_t n, Activation activation, float* out);
+    void (*softcap)(float* x, int64_t n, float cap);
+    // rotate-half in place; cos, sin: [head_dim / 2]
+    void (*rotate)(float* x, const float* cos, const float* sin, int64_t head_dim);
+    void (*store_kv[kKvFormats])(const float* k, const float* v, int64_t head_dim, int64_t padded, int64_t offset,
+                                 char* block);
+    void (*attend[kKvFormats])(const AttentionArgs&);
+    // state = state (+) partial, in the order of chunks
+    void (*fold)(const float* partial, int64_t head_dim, float* state);
+    void (*normalise)(const float* state, int64_t head_dim, int64_t padded, float* out);
+};
+
+// Null where this build or this machine lacks the instructions.
+const Kernels* kernels_avx512();
+const Kernels* kernels_avx2();
+const Kernels* kernels_portable();
+
+}  // namespace decodeloop
