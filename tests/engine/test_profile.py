@@ -1,0 +1,88 @@
+"""The profile finds the cost that a runner really has. The runner here keeps its own clock (synthetic times)."""
+
+import numpy as np
+import pytest
+
+from decodeloop.engine.hardware import read_hardware, read_quota
+from decodeloop.engine.profile import fingerprint, grid, measure
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.speculation.forward import Forward, RunnerInfo
+
+INFO = RunnerInfo("timed", 1000, 8, 2, 2048, 16, 1024, 0, "none", batch_invariant=True)
+
+
+class TimedRunner:
+    """A forward takes 5 ms, or 0.5 ms a token if that is more, and 1 ms a thousand cached tokens."""
+
+    info = INFO
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.batches = []
+
+    def forward(self, batch):
+        self.batches.append(batch)
+        context = sum(int(batch.positions[batch.slots == s].min()) for s in np.unique(batch.slots))
+        self.now_s += self.ms(len(batch.tokens), context) / 1e3
+        return Forward(np.zeros((len(batch.logit_rows), 1), dtype=np.float32))
+
+    @staticmethod
+    def ms(tokens, context):
+        return max(5.0, 0.5 * tokens) + context / 1000
+
+
+def measured(**settings):
+    runner = TimedRunner()
+    surface = measure(
+        runner,
+        EngineSettings(**settings),
+        kv_blocks=400,
+        max_context=2048,
+        clock=lambda: runner.now_s,
+        budget_s=60.0,
+    )
+    return runner, surface
+
+
+def test_the_surface_is_the_runners_cost():
+    runner, surface = measured(max_sequences=16)
+    for sequences in (1, 4, 16):
+        for each in (1, 3, 5):
+            for context in (128, 400):
+                expected = runner.ms(sequences * each, sequences * context)
+                found = surface.step_ms(sequences * each, sequences * context, sequences)
+                assert found == pytest.approx(expected, rel=0.08)
+
+
+def test_no_batch_is_larger_than_the_step_or_the_pool():
+    runner, _ = measured(max_sequences=32, max_step_tokens=64)
+    assert max(len(batch.tokens) for batch in runner.batches) <= 64
+    assert max(batch.block_tables.max() for batch in runner.batches) < 400
+
+
+def test_a_short_budget_ends_after_a_whole_round():
+    runner = TimedRunner()
+    settings = EngineSettings(max_sequences=4)
+    measure(runner, settings, kv_blocks=400, max_context=2048, clock=lambda: runner.now_s, budget_s=0.0)
+    assert len(runner.batches) == 2 * len(list(grid(settings, 2048)))
+
+
+def test_the_fingerprint_names_what_matters():
+    hardware, settings = read_hardware(), EngineSettings()
+    names = {
+        fingerprint(hardware, INFO, settings, "abc", "1"),
+        fingerprint(hardware, INFO, settings, "abd", "1"),
+        fingerprint(hardware, INFO, settings, "abc", "2"),
+        fingerprint(hardware, INFO, EngineSettings(threads=1), "abc", "1"),
+    }
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize(("text", "cores"), [("50000 100000", 0.5), ("max 100000", None), ("nonsense", None)])
+def test_cpu_quota(tmp_path, text, cores):
+    (tmp_path / "cpu.max").write_text(text)
+    assert read_quota(tmp_path / "cpu.max") == cores
+
+
+def test_no_quota_file_is_no_quota(tmp_path):
+    assert read_quota(tmp_path / "nothing") is None
