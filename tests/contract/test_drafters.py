@@ -10,12 +10,11 @@ from decodeloop.speculation.drafters.scripted import OracleDrafter, WrongDrafter
 from decodeloop.testing import check_drafter, drafter_setup
 
 V = 16
-OPTIONS = {"draft_model": {"model": "layers:1"}}
 
 
 @pytest.mark.parametrize("name", drafters.names())
 def test_drafter_keeps_the_contract(name):
-    check_drafter(lambda: drafters.load(name)(drafter_setup(V, OPTIONS.get(name))), V)
+    check_drafter(lambda: drafters.load(name)(drafter_setup(V)), V)
 
 
 @pytest.mark.parametrize("factory", [lambda: OracleDrafter([[1, 2, 3]]), lambda: WrongDrafter([[1, 2, 3]], V)])

@@ -309,8 +309,8 @@ def test_another_vocabulary_is_refused(size):
 
 
 def test_what_cannot_be_opened_is_refused():
-    with pytest.raises(ValueError, match='needs the option "model": layers:N, int4, int4:layers:N or a path'):
-        ModelDrafter(drafter_setup(V))
+    with pytest.raises(ValueError, match='the option "model" is empty: int4, layers:N, int4:layers:N or a path'):
+        ModelDrafter(drafter_setup(V, {"model": ""}))
     with pytest.raises(ValueError, match="nothing here can open the model 'int4'"):
         ModelDrafter(replace(drafter_setup(V, {"model": "int4"}), open_runner=None))
     with pytest.raises(ValueError, match="1e-05 MiB hold no KV block of 64 bytes"):

@@ -25,12 +25,12 @@ class ModelOptions:
     up proposes nothing.
     """
 
-    model: str = ""
+    model: str = "int4"
     catch_up_tokens: int = 512
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise ValueError('needs the option "model": layers:N, int4, int4:layers:N or a path')
+            raise ValueError('the option "model" is empty: int4, layers:N, int4:layers:N or a path')
         if self.catch_up_tokens < 1:
             raise ValueError(f"catch_up_tokens must be at least 1, not {self.catch_up_tokens}")
 
@@ -59,10 +59,10 @@ class Run:
         return [*self.request.tokens[start : start + count], *self.tokens[drafted:]][:count]
 
     def extend(self, logits: FloatArray) -> None:
-        """Draw the next token. Bad logits, or nothing left to draw, end the draft and harm nobody."""
+        """Draw the next token. Bad logits, nothing left to draw or a broken logit hook end the draft and harm nobody."""
         try:
             q = self.state.distribution(logits)
-        except FloatingPointError:
+        except Exception:
             self.ended = True
             return
         token = self._draw(q)
