@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ class Hardware:
     quota_cores: float | None
     memory_bytes: int
     available_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """One for each core that affinity and quota leave to this process; a part of a core counts as one."""
+        return self.cores if self.quota_cores is None else max(1, min(self.cores, math.ceil(self.quota_cores)))
 
     @property
     def device(self) -> str:
