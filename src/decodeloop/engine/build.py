@@ -72,7 +72,13 @@ class RunnerChoice:
     refusals: Mapping[str, str]
 
 
-def choose_runner(checkpoint: Checkpoint, settings: EngineSettings, *, layers: int | None = None) -> RunnerChoice:
+def choose_runner(
+    checkpoint: Checkpoint,
+    settings: EngineSettings,
+    *,
+    layers: int | None = None,
+    weights_of: Runner | None = None,
+) -> RunnerChoice:
     """The runner that `settings.runner` names; "auto": the first of AUTO_RUNNERS that loads here.
 
     Raises whatever a named runner raises, and RuntimeError with all the reasons when none of them loads.
@@ -84,6 +90,7 @@ def choose_runner(checkpoint: Checkpoint, settings: EngineSettings, *, layers: i
         layers=layers,
         fixed_shape=settings.fixed_shape,
         device=settings.device,
+        weights_of=weights_of,
     )
     if settings.runner != "auto":
         return RunnerChoice(runners.load(settings.runner)(checkpoint, options), {})
@@ -171,15 +178,18 @@ def open_drafters(
             max_sequences=settings.max_sequences,
             max_draft_len=settings.max_draft_len,
             kv_memory_mb=settings.draft_memory_mb,
-            open_runner=lambda spec: open_draft_runner(checkpoint, settings, spec),
+            open_runner=lambda spec: open_draft_runner(checkpoint, settings, spec, runner),
             options=settings.drafter_options.get(name, {}),
         )
         opened[name] = drafters.load(name)(setup)
     return opened
 
 
-def open_draft_runner(checkpoint: Checkpoint, settings: EngineSettings, spec: str) -> Runner:
-    """A draft model: "layers:N" (the target's first N), "int4" (its 4-bit form), "int4:layers:N", or a model's path."""
+def open_draft_runner(checkpoint: Checkpoint, settings: EngineSettings, spec: str, target: Runner) -> Runner:
+    """A draft model: "layers:N" (the target's first N), "int4" (its 4-bit form), "int4:layers:N", or a model's path.
+
+    The target's first layers in the target's own format are its weights, not a copy of them.
+    """
     parts = spec.split(":")
     dtype = settings.dtype
     if parts[0] in ("int4", "bf16", "float32"):
@@ -195,4 +205,7 @@ def open_draft_runner(checkpoint: Checkpoint, settings: EngineSettings, spec: st
         if not path.exists():
             raise ValueError(f"draft model {spec!r} is neither layers:N, int4, int4:layers:N nor an existing path")
         source = open_checkpoint(path)
+    if source is checkpoint and dtype == settings.dtype and target.info.name in runners.names():
+        settings = replace(settings, runner=target.info.name)
+        return choose_runner(checkpoint, settings, layers=layers, weights_of=target).runner
     return choose_runner(source, replace(settings, dtype=dtype), layers=layers).runner
