@@ -8,10 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from decodeloop.engine.build import open_draft_runner
+from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.engine.runners import RunnerOptions
 from decodeloop.engine.runners.torch import TorchRunner
 from decodeloop.engine.runners.torch.linear import Int4Linear, dequantise_int4, quantise_int4
+from decodeloop.engine.settings import EngineSettings
 from decodeloop.testing import Run, check_runner, pack
 from tiny import tiny_hf
 
@@ -185,6 +188,13 @@ def test_the_first_layers_are_a_draft_that_shares_the_weights(llama):
     assert shared.weights is target.weights
 
 
+def test_a_draft_model_of_the_engine_shares_them_where_it_can(llama):
+    settings = EngineSettings(runner="torch", threads=1)
+    target = opened(llama, block_tokens=16)
+    assert open_draft_runner(llama, settings, "layers:2", target).weights is target.weights
+    assert open_draft_runner(llama, settings, "int4:layers:2", target).info.weight_bytes > 0
+
+
 def test_weights_can_be_shared_only_with_the_same(llama):
     whole, part = opened(llama), opened(llama, layers=1)
     for options in ({"weights_of": whole, "dtype": "int4"}, {"weights_of": whole, "dtype": "bf16"}):
@@ -268,3 +278,8 @@ def test_the_int4_kernel_multiplies_what_was_kept(out, rows):
 def test_int4_needs_whole_groups():
     with pytest.raises(ValueError, match="width is a multiple of 32, not 40"):
         quantise_int4(torch.zeros(4, 40))
+
+
+@pytest.mark.parametrize(("quota", "threads"), [(None, 4), (0.5, 1), (2.2, 3), (9.0, 4)])
+def test_threads_keep_to_the_cpu_quota(quota, threads):
+    assert dataclasses.replace(read_hardware(), cores=4, quota_cores=quota).threads == threads
