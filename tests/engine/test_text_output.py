@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from toy_tokenizer import ToyTokenizer
 
 from decodeloop.engine.text.output import Output
 from decodeloop.types import SamplingParams
+from toy_tokenizer import ToyTokenizer
 
 TOKENIZER = ToyTokenizer(("stop", " st", "op ", "příliš", "STOP\n\nEND", "🧑🏽‍🚀", "🧑".encode()[:2]))
 CZECH = "Příliš žluťoučký kůň STOP úpěl 👩‍💻 ďábelské ódy."

@@ -148,10 +148,11 @@ def build_engine(
         clock=clock,
     )
     totals = Totals(scheduler, settings.verifier)
+    template = ChatTemplate(checkpoint.chat_template, checkpoint.tokenizer, family=checkpoint.config.family)
     intake = Intake(
         tokenizer=checkpoint.tokenizer,
-        template=ChatTemplate(checkpoint.chat_template, checkpoint.tokenizer),
-        parsing=Parsing(checkpoint.tokenizer, checkpoint.chat_template, checkpoint.config.family),
+        template=template,
+        parsing=Parsing(checkpoint.tokenizer, template),
         drafters=proposers.names,
         max_context=memory.max_context,
         settings=settings,

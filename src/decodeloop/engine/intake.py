@@ -46,7 +46,7 @@ class Intake:
     ) -> None:
         self._tokenizer, self._template, self._parsing = tokenizer, template, parsing
         self._drafters, self._max_context, self._settings = tuple(drafters), max_context, settings
-        self._grammars = GrammarCompiler(tokenizer)
+        self._grammars = GrammarCompiler(tokenizer, shown=parsing.shown)
         self._ids = itertools.count()
 
     def prepare(self, request: Request) -> Prepared:
@@ -65,8 +65,8 @@ class Intake:
                 code="context_length_exceeded",
             )
         wanted = request.params.max_tokens or self._settings.default_max_tokens or room
-        grammar = self._parsing.grammar(request) or request.params.grammar
-        matcher = None if grammar is None else self._grammars.compile(grammar)
+        imposed = self._parsing.grammar(request)
+        matcher = None if imposed is None else self._grammars.compile(imposed.spec, param=imposed.param)
         return Prepared(request, tokens, min(wanted, room), matcher, self._parsing.opener(request))
 
     def open(self, prepared: Prepared, choice: int) -> Sequence:

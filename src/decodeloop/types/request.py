@@ -87,6 +87,7 @@ class ChatPrompt:
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] = "auto"
+    parallel_tool_calls: bool = True  # whether an answer may hold several calls
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 

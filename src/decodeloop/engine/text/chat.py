@@ -15,25 +15,41 @@ import jinja2.parser
 import jinja2.sandbox
 
 from decodeloop.engine.text import Tokenizer
+from decodeloop.engine.text.reasoning import OPEN as THINK_OPEN
+from decodeloop.engine.text.reasoning import Thinking, thinking_after
+from decodeloop.engine.text.tool_forms import tool_form_for
+from decodeloop.engine.text.tool_prompt import with_tools_as_text
 from decodeloop.types import ChatPrompt, RequestRefused
 
 _RESERVED = frozenset(("messages", "tools"))
 
 
 class ChatTemplate:
-    """A model's chat template, rendered as transformers renders it. Thread-safe."""
+    """A model's chat template, rendered as transformers renders it. Thread-safe.
 
-    def __init__(self, source: str | None, tokenizer: Tokenizer, *, now: Callable[[], datetime] = datetime.now) -> None:
+    form: how the model writes calls of tools. reasons: whether it may reason before it answers.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        tokenizer: Tokenizer,
+        *,
+        family: str = "",
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
         """source: Jinja, or None for a model that has no template; `render` then refuses. now: local time."""
+        self.form = tool_form_for(source, family)
+        self.reasons = THINK_OPEN in (source or "")
         self._fault = "this model has no chat template; use /v1/completions with the whole text as `prompt`"
         self._template: jinja2.Template | None = None
-        self.takes_tools = False
+        self._takes_tools = False
         self._words = _special_words(tokenizer)
         if source is None:
             return
         environment = _environment(now)
         try:
-            self.takes_tools = "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
+            self._takes_tools = "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             self._fault = f"this model's chat template is not valid ({error}); use /v1/completions"
@@ -53,6 +69,8 @@ class ChatTemplate:
         tools = [dict(tool) for tool in prompt.tools] if prompt.tool_choice != "none" else []
         variables = {**self._words, "add_generation_prompt": True, **prompt.template_kwargs}
         messages = [plain_message(message, f"messages[{i}]") for i, message in enumerate(prompt.messages)]
+        if not self._takes_tools:
+            messages, tools = with_tools_as_text(messages, tools, self.form), []
         try:
             return self._template.render(messages=messages, tools=tools or None, **variables)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
@@ -62,10 +80,17 @@ class ChatTemplate:
         except RecursionError:
             raise RequestRefused("the messages are nested too deeply", param="messages") from None
 
+    def thinking(self, prompt: ChatPrompt) -> Thinking:
+        """How the rendered prompt leaves reasoning, which a template decides by its arguments, not by the messages."""
+        bare = ChatPrompt(({"role": "user", "content": "?"},), template_kwargs=prompt.template_kwargs)
+        return thinking_after(self.render(bare)) if self.reasons else Thinking.CLOSED
+
 
 def plain_message(message: Mapping[str, Any], at: str) -> dict[str, Any]:
     """A message as templates expect it: no nulls, its text one string, arguments of tool calls as objects."""
     plain = {key: value for key, value in message.items() if value is not None}
+    if not isinstance(plain.get("role"), str):
+        raise RequestRefused(f"{at} has no role", param=at)
     plain["content"] = _text(plain.get("content", ""), f"{at}.content")
     if reasoning := plain.get("reasoning_content") or plain.get("reasoning"):
         plain["reasoning_content"] = reasoning

@@ -62,22 +62,24 @@ def to_lark(spec: GrammarSpec, *, param: str) -> str:
     Raises:
         RequestRefused: an unknown kind, or a source that isn't of its kind.
     """
+    rules = spec.source if spec.kind == "lark" else "start: " + rule_of(spec, param=param)
     if len(spec.source) > MAX_SOURCE_CHARS:
         raise RequestRefused(f"the grammar has more than {MAX_SOURCE_CHARS} characters", param=param)
+    return rules + _OPTIONS
+
+
+def rule_of(spec: GrammarSpec, *, param: str) -> str:
+    """The body of a Lark rule for a spec of any kind but "lark". Raises RequestRefused like `to_lark`."""
     match spec.kind:
         case "json_object":
-            body = "start: " + json_rule({"type": "object"})
+            return json_rule({"type": "object"})
         case "json_schema":
-            body = "start: " + json_rule(_schema(spec.source, param))
+            return json_rule(_schema(spec.source, param))
         case "regex":
-            body = "start: " + regex_rule(spec.source)
+            return regex_rule(spec.source)
         case "choice":
-            body = "start: " + " | ".join(map(json.dumps, _choices(spec.source, param)))
-        case "lark":
-            body = spec.source
-        case _:
-            raise RequestRefused(f"no grammar kind {spec.kind!r}; choose from: {', '.join(KINDS)}", param=param)
-    return body + _OPTIONS
+            return " | ".join(map(json.dumps, _choices(spec.source, param)))
+    raise RequestRefused(f"no grammar kind {spec.kind!r}; choose from: {', '.join(KINDS)}", param=param)
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from decodeloop.engine.text import Tokenizer
 from decodeloop.engine.text.detokenizer import Detokenizer
+from decodeloop.engine.text.parsed import AnswerParser, Parsed
 from decodeloop.engine.text.stops import StopStrings
 from decodeloop.types import SamplingParams, ToolCallDelta
 
@@ -30,8 +31,17 @@ class Output:
     one that lies wholly inside the stop string that ended the text never is.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        *,
+        parser: AnswerParser | None = None,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
+        """parser: separates reasoning and tool calls; None: all is text. shown: control tokens that it looks for."""
+        self._detokenizer = Detokenizer(tokenizer, shown=shown)
+        self._parser = parser
         self._stops = StopStrings(params.stop, min_tokens=params.min_tokens)
         self._spans: deque[tuple[int, int]] = deque()  # (start, end) in characters of undelivered tokens
         self._pushed = 0
@@ -49,7 +59,7 @@ class Output:
         scan = self._stops.push(text, self._pushed)
         self._shown += len(scan.text)
         self._ended = scan.hit is not None
-        return TextDelta(text=scan.text, stopped=scan.hit, tokens=self._deliver())
+        return self._delta(scan.text, stopped=scan.hit, tokens=self._deliver())
 
     def finish(self) -> TextDelta:
         """Everything still held back, after the last token. Empty once a stop string ended the text."""
@@ -59,7 +69,15 @@ class Output:
         text = self._stops.finish() + self._detokenizer.finish()
         tokens = len(self._spans)
         self._spans.clear()
-        return TextDelta(text=text, tokens=tokens)
+        return self._delta(text, stopped=None, tokens=tokens)
+
+    def _delta(self, text: str, *, stopped: str | None, tokens: int) -> TextDelta:
+        if self._parser is None:
+            return TextDelta(text=text, stopped=stopped, tokens=tokens)
+        parsed = self._parser.push(text) if text else Parsed()
+        if self._ended:
+            parsed = parsed.then(self._parser.finish())
+        return TextDelta(parsed.content, parsed.reasoning, parsed.tool_calls, stopped, tokens)
 
     def _deliver(self) -> int:
         delivered = 0

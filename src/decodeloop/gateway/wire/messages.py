@@ -33,6 +33,7 @@ def chat_prompt_of(body: ChatBody) -> ChatPrompt:
         messages=tuple(_message(message, f"messages[{place}]") for place, message in enumerate(body.messages)),
         tools=tools,
         tool_choice=_tool_choice(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls,
         template_kwargs=body.chat_template_kwargs,
     )
 
