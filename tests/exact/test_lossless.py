@@ -157,6 +157,24 @@ def test_a_token_that_was_not_drawn_from_its_q_is_an_error(name):
         verifiers.load(name)().judge(draft, TableRows(target, (1,)), Branch())
 
 
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_drafter_that_is_the_target_keeps_everything(name):
+    for seed in range(5):
+        target, _ = tables(seed, 0.2)
+        assert mean_accepted(verifiers.load(name)(), target, target) == pytest.approx(DEPTH, abs=1e-12)
+        assert distance(verifiers.load(name)(), target, partial(sampled_draft, q=target, length=DEPTH)) < EXACT
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_q_over_fewer_ids_than_the_target(name):
+    """A drafter's vocabulary may be smaller; a token outside it can't have been drawn."""
+    target, _ = tables(1)
+    narrow = random_table(np.random.default_rng(2), 2, DEPTH)
+    assert distance(verifiers.load(name)(), target, partial(sampled_draft, q=narrow, length=2)) < EXACT
+    with pytest.raises(ValueError, match="token 2 has q = 0"):
+        verifiers.load(name)().judge(Draft((2,), (narrow[()].probs,)), TableRows(target, (2,)), Branch())
+
+
 def test_enumeration_counts_every_outcome_once():
     target, q = tables(3, 0.2)
     run = partial(verdict_on, verifier=BlockVerifier(), target=target, q=q)

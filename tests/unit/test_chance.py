@@ -50,6 +50,12 @@ def test_certain_coins():
     assert not any(chance.accept(0.0, 3, 0) for chance in chances)
 
 
+def test_a_certain_coin_survives_rounding(monkeypatch):
+    """64 random bits can round up to 1."""
+    monkeypatch.setattr(RequestChance, "_uniform", lambda *asked: 1.0)
+    assert RequestChance.of(1, [], 0).accept(1.0, 3, 0)
+
+
 @given(st.lists(st.sampled_from([0.0, 1e-300, 1e-17, 0.1, 0.5]), min_size=1, max_size=6), st.floats(0.0, 1.0))
 def test_a_token_of_probability_zero_is_never_drawn(weights, uniform):
     probs = np.array([*weights, 1e-9])

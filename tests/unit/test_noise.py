@@ -210,6 +210,20 @@ def constant_words(key, position, domain, ids, vocab_size):
     return np.full(vocab_size if ids is None else len(ids), 0x12345678, dtype=np.uint32)
 
 
+@pytest.mark.parametrize("high", [7, WORD - 1])
+def test_equal_high_words_are_told_apart_by_low_ones_of_their_own(monkeypatch, high):
+    words = {0: [high] * 3, 1: [1, WORD - 1, 3]}
+    monkeypatch.setattr(noise, "_row_words", lambda key, position, domain, *_: np.array(words[domain], dtype=np.uint32))
+    assert noise.gumbel_argmax(Distribution(np.zeros(3), 3), (0, 0), 0, 0) == 1
+
+
+@pytest.mark.parametrize(("weight", "winner"), [(-48.8, 1), (-48.9, 0)])
+def test_the_unlikeliest_token_that_can_win_does(monkeypatch, weight, winner):
+    """With the least noise on the likeliest token and the greatest on one that is 48.86 under it."""
+    monkeypatch.setattr(noise, "_row_words", lambda *asked: np.array([0, WORD - 1], dtype=np.uint32))
+    assert noise.gumbel_argmax(Distribution(np.array([0.0, weight]), 2), (0, 0), 0, 0) == winner
+
+
 @given(st.integers(0, 2**32), st.integers(1, 40))
 @settings(max_examples=100, deadline=None)
 def test_a_reduced_vocabulary_has_the_noise_of_the_target_ids(seed, size):

@@ -28,6 +28,10 @@ def test_the_likeliest_come_first_and_equals_by_id(logits):
     assert all(value == pytest.approx(expected[token], abs=1e-6) for token, value in top)
 
 
+def test_many_equals_go_by_id():
+    assert [token for token, _ in top_log_probabilities(np.zeros(500, dtype=np.float32), 300)] == list(range(300))
+
+
 def test_none_are_asked_for(logits):
     assert top_log_probabilities(logits, 0) == []
 

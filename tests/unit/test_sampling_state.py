@@ -65,6 +65,12 @@ def test_an_untouched_row_is_its_softmax():
     assert np.allclose(state().distribution(ROW).probs, softmax(ROW), rtol=1e-14)
 
 
+@pytest.mark.parametrize("token", [-1, -V, V, 99])
+def test_ids_outside_the_vocabulary_have_probability_zero(token):
+    assert state().distribution(ROW).prob(token) == 0.0
+    assert state(top_k=2).distribution(ROW).prob(token) == 0.0
+
+
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 2.0])
 def test_temperature(temperature):
     assert np.allclose(state(temperature=temperature).distribution(ROW).probs, softmax(ROW, temperature), rtol=1e-13)
@@ -139,6 +145,12 @@ def test_top_p_is_the_smallest_set_that_reaches_it():
         {2, 5, 7},
         {2, 5, 7, 9},
     ]
+
+
+def test_top_p_that_is_reached_exactly_takes_no_more():
+    row = np.full(V, -np.inf, dtype=np.float32)
+    row[[3, 8]] = 0.0
+    assert kept(state(top_p=0.5).distribution(row)) == {3}
 
 
 def test_top_p_ties_go_to_the_lowest_id():
@@ -346,8 +358,18 @@ def test_behind_the_end_of_the_text_nothing_is_constrained():
     assert not made.dead
     assert kept(made.distribution(ROW)) == set(range(V))
     made.advance(4)
-    made.rollback(2)
+    made.rollback(1)
+    assert kept(made.distribution(ROW)) == set(range(V))
+    made.rollback(1)
     assert kept(made.distribution(ROW)) == {0, 2, 4, 6, 8, 10, EOS}
+
+
+def test_an_ignored_eos_still_ends_the_grammar():
+    made = state(matcher=Alternating(), ignore_eos=True)
+    for token in (2, 3, EOS, 4):
+        made.advance(token)
+    assert not made.dead
+    assert kept(made.distribution(ROW)) == set(range(V))
 
 
 def test_a_stop_id_ends_the_text_for_the_grammar_too():
