@@ -9,7 +9,7 @@ import pytest
 from decodeloop.speculation import Draft
 from decodeloop.speculation.sampling import Distribution
 from decodeloop.speculation.verifiers import verifiers
-from decodeloop.speculation.verifiers.block import BlockVerifier
+from decodeloop.speculation.verifiers.block import BlockVerifier, _inner_keep
 from decodeloop.speculation.verifiers.coupled import CoupledVerifier
 from decodeloop.speculation.verifiers.rejection import RejectionVerifier
 from decodeloop.testing import (
@@ -163,6 +163,12 @@ def test_a_drafter_that_is_the_target_keeps_everything(name):
         target, _ = tables(seed, 0.2)
         assert mean_accepted(verifiers.load(name)(), target, target) == pytest.approx(DEPTH, abs=1e-12)
         assert distance(verifiers.load(name)(), target, partial(sampled_draft, q=target, length=DEPTH)) < EXACT
+
+
+def test_a_block_with_nothing_to_recover_keeps():
+    """p = q behind a token that was kept for sure: h would be 0/0."""
+    p = Distribution.of(np.array([0.5, 0.3, 0.2]))
+    assert _inner_keep(Draft((0, 1), (p.probs, p.probs)), 1, 1.0, p) == 1.0
 
 
 @pytest.mark.parametrize("name", SAMPLED)

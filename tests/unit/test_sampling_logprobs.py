@@ -29,7 +29,9 @@ def test_the_likeliest_come_first_and_equals_by_id(logits):
 
 
 def test_many_equals_go_by_id():
-    assert [token for token, _ in top_log_probabilities(np.zeros(500, dtype=np.float32), 300)] == list(range(300))
+    logits = np.random.default_rng(0).integers(0, 3, size=500).astype(np.float32)
+    expected = sorted(range(500), key=lambda token: (-logits[token], token))[:300]
+    assert [token for token, _ in top_log_probabilities(logits, 300)] == expected
 
 
 def test_none_are_asked_for(logits):
