@@ -15,14 +15,13 @@ from decodeloop.speculation.verifiers.residual import residual
 from decodeloop.testing import (
     EXACT,
     TableRows,
-    branches,
-    continued,
     law,
     random_table,
     sampled_draft,
     target_law,
     total_variation,
 )
+from joint import joint_distance
 from rules import UNSOUND
 
 SAMPLED = [RejectionVerifier, BlockVerifier]
@@ -107,55 +106,18 @@ def test_q_other_than_the_one_drawn_from(verifier):
     assert distance(CoupledVerifier(), target, drafting) < EXACT
 
 
-# Two requests in one step. The law is that of both texts together.
-
-
-class Elsewhere:
-    """A second request's randomness: the same Branch, at positions of its own."""
-
-    def __init__(self, chance):
-        self._chance = chance
-
-    def coupled(self, p, position):
-        return self._chance.coupled(p, 1000 + position)
-
-    def accept(self, probability, position, start):
-        return self._chance.accept(probability, 1000 + position, 1000 + start)
-
-    def draw(self, probs, position, start):
-        return self._chance.draw(probs, 1000 + position, 1000 + start)
-
-    def draft(self, q, position, start):
-        return self._chance.draft(q, 1000 + position, 1000 + start)
-
-
-def joint_distance(verifier, targets, qs, allocate):
-    """allocate: (both drafts) -> both verify lengths."""
-    depth = length = 2
-
-    def said(chance):
-        chances = (chance, Elsewhere(chance))
-        drafts = [sampled_draft(c, q, depth) for c, q in zip(chances, qs, strict=True)]
-        submitted = [draft.cut(length) for draft, length in zip(drafts, allocate(drafts), strict=True)]
-        return tuple(
-            verifier.judge(draft, TableRows(target, draft.tokens), c).emitted
-            for draft, target, c in zip(submitted, targets, chances, strict=True)
-        )
-
-    joint = {}
-    for (one, other), probability in branches(said):
-        for a, rest_a in continued(one, targets[0], length):
-            for b, rest_b in continued(other, targets[1], length):
-                joint[a + b] = joint.get(a + b, 0.0) + probability * rest_a * rest_b
-    laws = [target_law(target, length) for target in targets]
-    plain = {a + b: laws[0][a] * laws[1][b] for a, b in product(*laws)}
-    return total_variation(joint, plain)
+# Two requests in one step.
 
 
 def top(scores, budget):
     """How many of each request's scores are among the `budget` largest; ties go by position, then by request."""
     ranked = sorted((-score, k, r) for r, row in enumerate(scores) for k, score in enumerate(row))[:budget]
     return [sum(r == request for _, _, r in ranked) for request in range(len(scores))]
+
+
+def by(allocate):
+    """allocate: both drafts -> both verify lengths."""
+    return lambda drafts: [draft.cut(length) for draft, length in zip(drafts, allocate(drafts), strict=True)]
 
 
 def top_by_own_q(drafts):
@@ -182,26 +144,26 @@ def pairs(seed):
 @pytest.mark.parametrize("verifier", SAMPLED)
 def test_a_global_budget_spent_by_own_q_is_caught(verifier):
     table = everywhere(0.7, 0.3)
-    assert joint_distance(verifier(), (table, table), (table, table), top_by_own_q) > 0.037
+    assert joint_distance(verifier(), (table, table), (table, table), by(top_by_own_q)) > 0.037
 
 
 @pytest.mark.parametrize("verifier", SAMPLED)
 def test_a_global_budget_spent_by_scores_that_rise_is_caught(verifier):
     table = everywhere(0.5, 0.5)
-    assert joint_distance(verifier(), (table, table), (table, table), top_not_monotone) > 0.1
+    assert joint_distance(verifier(), (table, table), (table, table), by(top_not_monotone)) > 0.1
 
 
 @pytest.mark.parametrize("verifier", SAMPLED)
 def test_a_stale_global_budget_spent_by_survival_is_exact(verifier):
     for seed in range(6):
         targets, qs = pairs(seed)
-        assert joint_distance(verifier(), targets, qs, top_by_survival) < EXACT
+        assert joint_distance(verifier(), targets, qs, by(top_by_survival)) < EXACT
 
 
 def test_global_budgets_are_harmless_under_coupled():
     for allocate in (top_by_own_q, top_not_monotone):
         targets, qs = pairs(0)
-        assert joint_distance(CoupledVerifier(), targets, qs, allocate) < EXACT
+        assert joint_distance(CoupledVerifier(), targets, qs, by(allocate)) < EXACT
 
 
 # Two known bugs of block verification.
