@@ -13,7 +13,7 @@ from decodeloop.types import FloatArray, Knowledge, Scores
 class Draft:
     """One sequence's drafted run.
 
-    tokens: draft_len target token ids, a chain.
+    tokens: draft_len target token ids; a chain unless `parents` says otherwise.
     q: [draft_len][V] what each token was drawn from, or None for point masses (one-hot).
     confidence: [draft_len] the drafter's own estimate of survival up to each position, non-increasing.
     parents: for a tree, the index of each token's parent (-1: the committed context); None for a chain.
