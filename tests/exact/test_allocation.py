@@ -88,6 +88,14 @@ def test_the_interference_bound_is_kept_at_no_more_than_its_price(seed, budget):
     def allowed(lens, spent):
         return bool(np.all(expected(survival, lens) / spent >= (1.0 - budget) / plain - 1e-12))
 
+    credit = rng.choice([0.0, 0.0, 0.4, 3.0], len(survival))
+
+    def afforded(lens, spent):
+        return bool(np.all((expected(survival, lens) + credit) / spent >= (1.0 - budget) / plain - 1e-12))
+
+    found = allocate_fairly(Items(survival, credit=credit), ms, plain, budget)
+    assert afforded(found.verify_lens, found.ms)
+    assert found.score == pytest.approx(brute_force(survival, ms, RATE, allowed=afforded), rel=1e-12)
     for objective in objectives(rng):
         found = allocate_fairly(Items(survival), ms, plain, budget, objective)
         assert allowed(found.verify_lens, found.ms)
@@ -113,6 +121,29 @@ def test_the_interference_bound_is_kept_when_items_differ_in_cost(seed):
     )
     assert found.score <= truth + 1e-12
     assert found.bound >= truth - 1e-9
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_certain_tokens_count_for_the_rate_and_for_the_bound(seed):
+    """A forced draft of one request earns tokens whatever is decided; the others are decided around it."""
+    rng, survival, ms = instances(seed, rising=True)
+    certain = np.where(np.arange(len(survival)) == 0, 1.5, 0.0)
+    survival[0] = 0.0
+    plain = float(ms[0]) * float(rng.uniform(0.7, 1.0))
+
+    def score(lens):
+        return (expected(survival, lens) + certain).sum() / ms[lens.sum()]
+
+    def allowed(lens):
+        kept = (expected(survival, lens) + certain) / ms[lens.sum()]
+        return bool(np.all(kept >= 0.9 / max(plain, ms[0]) - 1e-12))
+
+    items, vectors = Items(survival, certain=certain), every_vector(survival)
+    assert allocate(items, ms).score == pytest.approx(max(score(lens) for lens in vectors), rel=1e-12)
+    fair = allocate_fairly(items, ms, plain, 0.1)
+    assert fair.score == pytest.approx(max(score(lens) for lens in vectors if allowed(lens)), rel=1e-12)
+    assert fair.tokens == pytest.approx((expected(survival, fair.verify_lens) + certain).sum())
 
 
 @given(st.integers(0, 10**9))

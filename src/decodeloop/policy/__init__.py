@@ -43,5 +43,9 @@ policies = Registry[Policy](
     {
         "off": "decodeloop.policy.off:OffPolicy",
         "fixed": "decodeloop.policy.fixed:FixedPolicy",
+        "reference": "decodeloop.policy.reference:ReferencePolicy",
+        "throughput": "decodeloop.policy.throughput:throughput",
+        "interactive": "decodeloop.policy.interactive:interactive",
+        "adaptive": "decodeloop.policy.throughput:adaptive",
     },
 )

@@ -25,11 +25,15 @@ class Items:
     survival: [N, K] P(the first k+1 tokens of the draft are all accepted), non-increasing along k; 0 beyond the draft.
     weights: [N] what a token of each request is worth.
     extra_ms: [N] what each verified token of a request costs beyond the step time of the total (long contexts).
+    certain: [N] expected accepted tokens of drafts that are verified whatever is decided (forced ones).
+    credit: [N] tokens that a request has had beyond its bound so far, and may lose now (`allocate_fairly` only).
     """
 
     survival: FloatArray
     weights: FloatArray | None = None
     extra_ms: FloatArray | None = None
+    certain: FloatArray | None = None
+    credit: FloatArray | None = None
 
     @property
     def values(self) -> FloatArray:
@@ -37,8 +41,21 @@ class Items:
 
     @property
     def plain_value(self) -> float:
-        """What the step is worth with nothing verified: a token a request."""
-        return float(len(self.survival) if self.weights is None else self.weights.sum())
+        """What the step is worth with nothing more verified: a token a request, and what is certain."""
+        if self.weights is None:
+            return len(self.survival) + (0.0 if self.certain is None else float(self.certain.sum()))
+        return float(self.weights.sum() if self.certain is None else self.weights @ (1.0 + self.certain))
+
+    def tokens(self, lens: IntArray) -> FloatArray:
+        """[N] expected emitted tokens of each request."""
+        verified = np.arange(self.survival.shape[1]) < lens[:, None]
+        tokens: FloatArray = self.least_tokens + np.where(verified, self.survival, 0.0).sum(axis=1)
+        return tokens
+
+    @property
+    def least_tokens(self) -> FloatArray:
+        """[N] expected emitted tokens of each request when nothing more is verified."""
+        return np.ones(len(self.survival)) if self.certain is None else 1.0 + self.certain
 
 
 class Objective(Protocol):
@@ -55,8 +72,7 @@ class Rate:
     """Value per millisecond."""
 
     def score(self, value: FloatArray, ms: FloatArray) -> FloatArray:
-        rate: FloatArray = value / ms
-        return rate
+        return np.divide(value, ms)
 
     def price(self, score: float) -> float:
         return score
@@ -81,10 +97,7 @@ RATE = Rate()
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """verify_lens: [N]. tokens: expected emitted, plain ones included. ms: of the step.
-
-    bound: no allowed allocation scores more than this (equal to `score` when the optimum is proved).
-    """
+    """verify_lens: [N]. tokens: expected emitted, plain ones included. ms: of the step. bound: on the best score."""
 
     verify_lens: IntArray
     tokens: float
@@ -128,19 +141,18 @@ def allocate_fairly(
 ) -> Allocation:
     """The best lengths that slow no request by more than `budget` (a share, or [N] of them) against plain decoding.
 
-    Every request keeps (1 + its expected accepted tokens) / T(B) >= (1 - budget) / plain_ms. Drafting that is already
-    paid for in ms[0] is not held against the requests. Exact for items of equal cost, up to MAX_TRIALS totals that
-    have to be filled one by one; `gap` says what may be missing.
+    Every request keeps (1 + its expected accepted tokens + its credit) / T(B) >= (1 - budget) / plain_ms. Drafting
+    that is already paid for in ms[0] is not held against the requests. Exact for items of equal cost, up to MAX_TRIALS
+    totals that have to be filled one by one; `gap` says what may be missing.
     """
     scan = _scan(items, ms, objective)
-    keep, plain_ms = 1.0 - np.asarray(budget), max(plain_ms, float(ms[0]))
-    harmless_ms = max(plain_ms / float(keep.max()), float(ms[0]))  # nobody's bound is touched, drafts or not
+    slack = _Slack(items, max(plain_ms, float(ms[0])), 1.0 - np.asarray(budget))
     best = int(np.argmax(scan.score))
+    harmless_ms = max(slack.harmless_ms, float(ms[0]))
     if scan.ms[best] <= harmless_ms:
         return _chosen(items, scan, best)
     found = _chosen(items, scan, int(np.argmax(np.where(scan.ms <= harmless_ms, scan.score, -np.inf))))
 
-    slack = _Slack(items.survival, plain_ms, keep)
     promising = np.flatnonzero((scan.score > found.score) & (scan.ms <= slack.hopeless_ms))
     promising = promising[np.argsort(-scan.score[promising], kind="stable")]
     for total in promising[:MAX_TRIALS]:
@@ -230,24 +242,37 @@ def _top(keys: FloatArray, total: int, last: float) -> IntArray:
 class _Slack:
     """How far each request may be slowed. keep: what must remain of its plain speed, a share or [N]."""
 
-    survival: FloatArray
+    items: Items
     plain_ms: float
     keep: FloatArray
 
     @property
+    def least(self) -> FloatArray:
+        """[N] what counts for a request that has nothing more verified."""
+        least = self.items.least_tokens
+        return least if self.items.credit is None else least + self.items.credit
+
+    @property
+    def harmless_ms(self) -> float:
+        """Up to here nobody's bound is touched, drafts or not."""
+        return self.plain_ms * float(np.min(self.least / self.keep))
+
+    @property
     def hopeless_ms(self) -> float:
         """Beyond here somebody's is broken, even with the whole draft verified."""
-        return self.plain_ms * float(np.min((1.0 + self.survival.sum(axis=1)) / self.keep))
+        return self.plain_ms * float(np.min((self.least + self.items.survival.sum(axis=1)) / self.keep))
 
     def needed(self, ms: float) -> IntArray:
         """[N] the shortest verified drafts that keep the bound in a step of `ms`; K + 1: none does."""
-        tokens = 1.0 + np.cumsum(self.survival, axis=1)
+        least = self.least
+        tokens = least[:, None] + np.cumsum(self.items.survival, axis=1)
         need = np.broadcast_to(self.keep * (ms / self.plain_ms), len(tokens))
-        needed: IntArray = (tokens < need[:, None] - 1e-12).sum(axis=1) + (need > 1.0)
+        needed: IntArray = (tokens < need[:, None] - 1e-12).sum(axis=1) + (need > least)
         return needed
 
     def holds(self, lens: IntArray, ms: float) -> bool:
-        return bool(np.all(_expected(self.survival, lens) >= self.keep * (ms / self.plain_ms) - 1e-12))
+        credit = 0.0 if self.items.credit is None else self.items.credit
+        return bool(np.all(self.items.tokens(lens) + credit >= self.keep * (ms / self.plain_ms) - 1e-12))
 
 
 def _filled(keys: FloatArray, slack: _Slack, total: int, ms: float) -> IntArray | None:
@@ -259,25 +284,18 @@ def _filled(keys: FloatArray, slack: _Slack, total: int, ms: float) -> IntArray 
     return _top(ranked, total, float(np.partition(ranked, ranked.size - total, axis=None)[ranked.size - total]))
 
 
-def _expected(survival: FloatArray, lens: IntArray) -> FloatArray:
-    """[N] expected emitted tokens of each request."""
-    verified = np.arange(survival.shape[1]) < lens[:, None]
-    expected: FloatArray = 1.0 + np.where(verified, survival, 0.0).sum(axis=1)
-    return expected
-
-
 def _extra(items: Items, lens: IntArray) -> float:
     return 0.0 if items.extra_ms is None else float(lens @ items.extra_ms)
 
 
 def _chosen(items: Items, scan: _Scan, total: int) -> Allocation:
     lens, value, score = scan.lens(total), float(scan.value[total]), float(scan.score[total])
-    tokens = value if items.weights is None else float(_expected(items.survival, lens).sum())
+    tokens = value if items.weights is None else float(items.tokens(lens).sum())
     return Allocation(lens, tokens, float(scan.ms[total]), score, score)
 
 
 def _valued(items: Items, lens: IntArray, ms: float, objective: Objective) -> Allocation:
-    expected = _expected(items.survival, lens)
+    expected = items.tokens(lens)
     tokens = float(expected.sum())
     score = _score(objective, tokens if items.weights is None else float(expected @ items.weights), ms)
     return Allocation(lens, tokens, ms, score, score)

@@ -104,6 +104,22 @@ class Beliefs:
     def track(self, request: DecodeRequest | StepRow) -> Track:
         return self.tracks.of(request.tenant, request.request_id)
 
+    def unread(self, request: DecodeRequest | StepRow, drafter: str) -> int:
+        """Tokens that a paid drafter must read before it can draft: all of them at first."""
+        return self.track(request).missed.get(drafter, request.context_tokens)
+
+    def read(self, record: StepRecord) -> dict[str, int]:
+        """Note what paid drafters have read; returns what each had to catch up with in this step."""
+        caught_up: dict[str, int] = {}
+        for row in record.rows:
+            missed, played = self.track(row).missed, row.drafter
+            if played is not None and played not in self.free and row.draft_len:
+                caught_up[played] = caught_up.get(played, 0) + missed.get(played, row.context_tokens)
+                missed[played] = -row.emitted
+            for name in missed:
+                missed[name] += row.emitted
+        return caught_up
+
     def observe(self, record: StepRecord) -> None:
         rows = [row for row in record.rows if row.emitted + row.discarded and not row.prefill_tokens]
         # Which rows are learned from turns with the step, never with what came of them.
@@ -158,14 +174,13 @@ class Beliefs:
     def _flush(self) -> None:
         """Learn from the labels gathered so far."""
         if self._labels:
-            slots, runs = _arrays(self._labels)
-            self.acceptance.learn(slots, runs)
+            self.acceptance.learn(*_arrays(self._labels))
         if self._plays:
-            slots, runs = _arrays([play.label for play in self._plays])
-            own: FloatArray = np.array([play.own for play in self._plays])
-            features = featurise(np.stack([play.confidence for play in self._plays]), own)
-            changed = self._drift.observe(slots, features, runs)
-            self._calibrator.learn(slots, features, runs)
+            played, outcomes = _arrays([play.label for play in self._plays])
+            standings = np.array([play.own for play in self._plays])
+            features = featurise(np.stack([play.confidence for play in self._plays]), standings)
+            changed = self._drift.observe(played, features, outcomes)
+            self._calibrator.learn(played, features, outcomes)
             for slot in changed:
                 self._calibrator.forget(slot, CHANGED)
                 self.acceptance.forget(slot, CHANGED)
@@ -178,7 +193,6 @@ class Beliefs:
         self._plays = [play for play in self._plays if play.label.slot != slot]
 
     def describe(self) -> dict[str, Any]:
-        self._flush()
         return {
             "survival": self.acceptance.describe(),
             "calibration": self._calibrator.describe(),
@@ -189,17 +203,17 @@ class Beliefs:
                     "class": str(request_class),
                     "accepted_per_step": {name: round(mean, 3) for name, mean in record.means().items()},
                 }
-                for (tenant, request_class), record in self._rewards.items()
+                for (tenant, request_class), record in list(self._rewards.items())
             ],
         }
 
 
 def _survival(conditional: FloatArray, standing: FloatArray) -> FloatArray:
     """[n, K] of a request that fares exp(standing) times as well as its class at every position."""
-    survival: FloatArray = np.cumprod(np.clip(conditional * np.exp(standing)[:, None], LEAST, MOST), axis=1)
-    return survival
+    raised = conditional * np.exp(standing)[:, None]
+    return np.cumprod(np.clip(raised, LEAST, MOST), axis=1, dtype=np.float64)
 
 
 def _arrays(labels: Sequence[_Label]) -> tuple[IntArray, Runs]:
-    slots = np.array([label.slot for label in labels])
+    slots: IntArray = np.array([label.slot for label in labels], dtype=np.int64)
     return slots, Runs.of([label.accepted for label in labels], [label.censored for label in labels])

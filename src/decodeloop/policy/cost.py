@@ -34,6 +34,10 @@ class StepCosts(CostModel, Protocol):
         """What a verified token costs for each context token of its sequence."""
         ...
 
+    def free_draft_ms(self, sequences: int) -> float:
+        """What drafting takes at every step, whatever is decided."""
+        ...
+
     def catch_up_ms(self, drafter: str, tokens: int) -> float:
         """What a paused drafter pays to read `tokens` that it missed."""
         ...
@@ -99,6 +103,9 @@ class CostSurface:
 
     def catch_up_ms(self, drafter: str, tokens: int) -> float:
         return self._drafts.ms(drafter, 1, 1, tokens) - self._drafts.ms(drafter, 1, 1)
+
+    def free_draft_ms(self, sequences: int) -> float:
+        return self._drafts.free_ms(sequences)
 
     def token_context_ms(self) -> float:
         return self._surface.token_context_ms

@@ -14,6 +14,7 @@ from decodeloop.policy.online_linear import OnlineLinear
 from decodeloop.types import StepRecord
 
 MAX_DRAFTERS = 64
+FORGOTTEN = 256  # steps without a drafter, after which its next times count like its first
 UNMEASURED_PASS = 0.1  # of a plain step: what a draft pass is taken to cost until one was measured
 
 
@@ -51,6 +52,10 @@ class DraftCosts:
             return 0.0
         return self._model(drafter).predict(_features(depth, sequences, catch_up))
 
+    def free_ms(self, rows: int) -> float:
+        """What the free drafters take at every step of `rows` sequences, played or not."""
+        return self._free.predict([1.0, float(rows)])
+
     def staleness(self, drafter: str, step: int) -> float:
         """Steps since it was last seen at work; inf if never."""
         return step - self._last[drafter] if drafter in self._last else float("inf")
@@ -74,6 +79,8 @@ class DraftCosts:
         for name, own in expected.items():
             share = own / total if total > 0.0 else 1.0 / len(expected)
             model = self._model(name)
+            if self.staleness(name, record.step) > FORGOTTEN:
+                model.loosen()
             model.learn(_features(depths[name], counts[name], catch_up.get(name, 0)), paid_ms * share)
             self._last[name] = record.step
 

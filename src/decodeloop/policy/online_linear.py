@@ -33,6 +33,11 @@ class OnlineLinear:
         """[J]"""
         return np.array(self._theta)
 
+    def loosen(self) -> None:
+        """Things may have changed unseen: let the next measurements count like the first."""
+        self.visits = 0
+        self._scale = max(self._scale, sum(self._theta) / CLIP)
+
     def learn(self, x: Sequence[float], y: float) -> None:
         residual = y - self.predict(x)
         limit = CLIP * self._scale

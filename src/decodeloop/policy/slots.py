@@ -51,7 +51,7 @@ class Leaves:
         return row
 
     def items(self) -> Iterator[tuple[Leaf, int]]:
-        return iter(self._leaves.items())
+        return iter(list(self._leaves.items()))
 
     def _tenant(self, tenant: str, drafter: str) -> int:
         key = (tenant, drafter)

@@ -6,17 +6,20 @@ import math
 from collections import OrderedDict
 
 from decodeloop.policy.hedge import MEMORY, Record
+from decodeloop.types import StepRecord
 
 CAPACITY = 4096  # requests; the least recently seen is forgotten first
 OWN_MEMORY = 0.5 ** (1 / 16)  # kept a draft: half of a request's record is of its last 16
 OWN_WEIGHT = 4.0  # tokens of its class that a new request is taken to have produced
 STANDING = 2.0  # in logarithms, either way
 
+LEAST_CREDIT, MOST_CREDIT = -4.0, 8.0  # tokens
+
 
 class Track:
     """One request: how it fares against its class, which drafters suit it, what its objective lacks."""
 
-    __slots__ = ("_expected", "_hits", "behind", "missed", "rewards")
+    __slots__ = ("_expected", "_hits", "behind", "credit", "missed", "rewards")
 
     def __init__(self) -> None:
         self._hits: dict[str, float] = {}
@@ -24,6 +27,7 @@ class Track:
         self.rewards = Record(MEMORY)
         self.missed: dict[str, int] = {}  # paid drafter -> tokens it has not read
         self.behind = 0.0  # tokens behind its TPOT objective (interactive)
+        self.credit = 0.0  # tokens beyond what it was promised by now; may be a debt
 
     def standing(self, drafter: str) -> float:
         """log of accepted over expected, shrunk towards 0."""
@@ -53,3 +57,10 @@ class Tracks:
         else:
             self._tracks.move_to_end(key)
         return track
+
+    def credit(self, record: StepRecord, due: float) -> None:
+        """Book a step in which every request was due `due` tokens."""
+        for row in record.rows:
+            if row.emitted + row.discarded and not row.prefill_tokens:
+                track = self.of(row.tenant, row.request_id)
+                track.credit = min(max(track.credit + row.accepted + 1 - due, LEAST_CREDIT), MOST_CREDIT)

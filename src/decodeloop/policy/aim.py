@@ -1,0 +1,41 @@
+"""What a policy is after: the worth of a token and of a millisecond, for the step at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from decodeloop.policy.allocate import Objective
+from decodeloop.policy.tracks import Tracks
+from decodeloop.types import DecodeRequest, FloatArray, Reason, StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """rate: tokens a ms that decoding alone could earn now, at best. mixed: prompt tokens share the step."""
+
+    rate: Callable[[], float]
+    mixed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """weights: [N] what a token of each request is worth (None: 1). objective: what a millisecond costs."""
+
+    weights: FloatArray | None
+    objective: Objective
+
+
+class Aim(Protocol):
+    reason: Reason
+
+    def meet(self, requests: Sequence[DecodeRequest]) -> None:
+        """The requests of the step that begins."""
+        ...
+
+    def terms(self, requests: Sequence[DecodeRequest], tracks: Tracks, market: Market) -> Terms: ...
+
+    def observe(self, record: StepRecord, tracks: Tracks) -> None: ...
+
+    def describe(self) -> Mapping[str, Any]: ...

@@ -1,0 +1,244 @@
+"""Speculation may not make a class slower than plain decoding, by measurement and not only by prediction.
+
+Every step is compared with what a plain step would have taken (the cost surface, which plain steps keep honest): a
+class that got fewer tokens than plain decoding would have given it in the same time has lost. Classes that keep losing
+go off (reason off_cost) and come back by trials; trials and probes share a budget of lost time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from decodeloop.types import RequestClass, StepRecord
+
+Key = tuple[str, RequestClass]  # tenant, class
+
+LOST_SHARE = 0.01  # of all time: what trials and probes may cost
+MOST_SAVED_MS = 2000.0  # a long clean run buys no longer bursts than this
+KEPT = 0.5 ** (1 / 96)  # a step
+SLOWEST = 3.0  # times plain: a step slower than that says no more than that
+TOLERATED = 0.005  # of plain speed, before a loss counts
+SURE, TRIAL_SURE = 3.0, 2.0  # standard errors of a loss
+LEAST_STEPS, TRIAL_STEPS = 24, 24
+FIRST_PAUSE, LONGEST_PAUSE = 64, 8192  # steps
+MAX_CLASSES = 1024
+
+
+class Stand(Enum):
+    """How a class stands with the guard."""
+
+    ON = "on"
+    OFF = "off"
+    TRIAL = "trial"
+
+
+class Guard(Protocol):
+    def stand(self, key: Key) -> Stand:
+        """May the class speculate in the coming step?"""
+        ...
+
+    def interference(self) -> float:
+        """By how much of its plain speed a request may be slowed for the others' sake."""
+        ...
+
+    def affords(self, ms: float) -> bool:
+        """May `ms` be lost to a probe?"""
+        ...
+
+    def spend(self, ms: float) -> None: ...
+
+    def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
+        """spent_ms: the step, less what would have been spent anyway. plain_ms: the same rows decoded plainly."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(slots=True)
+class Account:
+    """A class against plain decoding, discounted: tokens it lost, their squares, and what plain would have given."""
+
+    loss: float = 0.0
+    squares: float = 0.0
+    plain: float = 0.0
+    steps: float = 0.0
+
+    def add(self, lost: float, plain: float) -> None:
+        self.loss = self.loss * KEPT + lost
+        self.squares = self.squares * KEPT + lost * lost
+        self.plain = self.plain * KEPT + plain
+        self.steps = self.steps * KEPT + 1.0
+
+    @property
+    def speed(self) -> float:
+        """Against plain decoding; 1 when nothing was seen."""
+        return 1.0 - self.loss / self.plain if self.plain else 1.0
+
+    def certainty_of(self, share: float) -> float:
+        """That more than `share` of plain speed is lost, in standard errors."""
+        excess = self.loss - share * self.plain
+        return excess / math.sqrt(self.squares) if self.squares else 0.0
+
+
+class Watch:
+    """Measures and reports; never acts. `interference`: the bound to report, inf when it is lifted."""
+
+    def __init__(self, interference: float = math.inf) -> None:
+        self._interference = interference
+        self.accounts: dict[Key, Account] = {}
+
+    def stand(self, key: Key) -> Stand:
+        return Stand.ON
+
+    def interference(self) -> float:
+        return self._interference
+
+    def affords(self, ms: float) -> bool:
+        return False
+
+    def spend(self, ms: float) -> None:
+        """Nothing is spent where nothing is afforded."""
+
+    def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
+        slowness = min(spent_ms / plain_ms, SLOWEST) if plain_ms > 0.0 else 1.0
+        for key, (rows, tokens) in _by_class(record).items():
+            self.account(key).add(rows * slowness - tokens, rows * slowness)
+
+    def account(self, key: Key) -> Account:
+        if key not in self.accounts:
+            if len(self.accounts) >= MAX_CLASSES:
+                del self.accounts[next(iter(self.accounts))]
+            self.accounts[key] = Account()
+        return self.accounts[key]
+
+    def describe(self) -> Mapping[str, Any]:
+        return {
+            "interference": self._interference if math.isfinite(self._interference) else None,
+            "speed_against_plain": [
+                {"tenant": tenant, "class": str(request_class), "speed": round(account.speed, 4)}
+                for (tenant, request_class), account in list(self.accounts.items())
+            ],
+        }
+
+
+@dataclass(slots=True)
+class _Standing:
+    account: Account
+    stand: Stand = Stand.ON
+    since: int = 0
+    pause: int = FIRST_PAUSE
+    lost_ms: float = 1.0  # a step, when it was last found wanting
+
+
+class PlainGuard:
+    """Switches losing classes off and tries them again; tightens the interference bound when it is broken in fact."""
+
+    def __init__(self, interference: float) -> None:
+        self._watch = Watch(interference)
+        self._allowed = interference
+        self._standings: dict[Key, _Standing] = {}
+        self._step = 0
+        self._total_ms = self._lost_ms = self._allowance_ms = 0.0
+
+    def stand(self, key: Key) -> Stand:
+        standing = self._standings.get(key)
+        if standing is None:
+            return Stand.ON
+        if standing.stand is Stand.OFF and self._step - standing.since >= standing.pause:
+            if not self.affords(standing.lost_ms * TRIAL_STEPS / 2):
+                return Stand.OFF
+            standing.stand, standing.since, standing.account = Stand.TRIAL, self._step, Account()
+        return standing.stand
+
+    def interference(self) -> float:
+        return self._allowed
+
+    def affords(self, ms: float) -> bool:
+        return ms <= self._allowance_ms
+
+    def spend(self, ms: float) -> None:
+        self._lost_ms += ms
+        self._allowance_ms -= ms
+
+    def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
+        self._watch.observe(record, spent_ms, plain_ms)
+        self._step += 1
+        self._total_ms += record.step_ms
+        self._allowance_ms = min(self._allowance_ms + LOST_SHARE * record.step_ms, MOST_SAVED_MS)
+        if plain_ms <= 0.0:
+            return
+        slowness = min(spent_ms / plain_ms, SLOWEST)
+        classes, speculating = _by_class(record), _speculating(record)
+        for key in speculating:
+            rows, tokens = classes[key]
+            # Beside other speculating classes, the slowness is not all its own.
+            allowed = self._allowed if len(speculating) > 1 and math.isfinite(self._allowed) else TOLERATED
+            due = rows * slowness * (1.0 - allowed)
+            self._judge(key, due - tokens, due, plain_ms / rows)
+        if speculating:
+            self._tighten([self._watch.account(key) for key in classes if key not in speculating])
+
+    def describe(self) -> Mapping[str, Any]:
+        off = [key for key, standing in list(self._standings.items()) if standing.stand is not Stand.ON]
+        return {
+            **self._watch.describe(),
+            "interference_allowed": round(self._allowed, 4),
+            "off": [{"tenant": tenant, "class": str(request_class)} for tenant, request_class in off],
+            "lost_share": round(self._lost_ms / self._total_ms, 5) if self._total_ms else 0.0,
+        }
+
+    def _judge(self, key: Key, lost: float, plain: float, token_ms: float) -> None:
+        standing = self._standing(key)
+        standing.account.add(lost, plain)
+        trial = standing.stand is Stand.TRIAL
+        if trial:
+            self.spend(max(lost, 0.0) * token_ms)
+        account = standing.account
+        if account.steps < LEAST_STEPS / (4 if trial else 1):
+            return
+        if account.certainty_of(0.0) > (TRIAL_SURE if trial else SURE):
+            standing.pause = min(2 * standing.pause, LONGEST_PAUSE) if trial else FIRST_PAUSE
+            standing.lost_ms = account.loss / account.steps * token_ms
+            standing.stand, standing.since = Stand.OFF, self._step
+        elif trial and self._step - standing.since >= TRIAL_STEPS:
+            standing.stand, standing.since = Stand.ON, self._step
+
+    def _tighten(self, bystanders: Sequence[Account]) -> None:
+        """A class that only bears the others' speculation may have lost more than it was promised to."""
+        promised = self._watch.interference()
+        if math.isfinite(promised) and any(account.certainty_of(promised) > SURE for account in bystanders):
+            self._allowed = max(0.98 * self._allowed, 0.1 * self._watch.interference())
+        else:
+            self._allowed = min(1.005 * self._allowed, self._watch.interference())
+
+    def _standing(self, key: Key) -> _Standing:
+        if key not in self._standings:
+            if len(self._standings) >= MAX_CLASSES:
+                del self._standings[next(iter(self._standings))]
+            self._standings[key] = _Standing(Account())
+        return self._standings[key]
+
+
+def _by_class(record: StepRecord) -> dict[Key, tuple[int, int]]:
+    """Decoding rows and their tokens, before stops and caps."""
+    classes: dict[Key, tuple[int, int]] = {}
+    for row in record.rows:
+        if row.prefill_tokens or not row.emitted + row.discarded:
+            continue
+        key = row.tenant, row.request_class
+        rows, tokens = classes.get(key, (0, 0))
+        classes[key] = rows + 1, tokens + row.accepted + 1
+    return classes
+
+
+def _speculating(record: StepRecord) -> set[Key]:
+    """Classes that bear part of the step's speculation: something of theirs was verified, or paid for and not used."""
+    return {
+        (row.tenant, row.request_class)
+        for row in record.rows
+        if row.verify_len or (row.draft_len and row.drafter not in row.shadow_match)
+    } & set(_by_class(record))

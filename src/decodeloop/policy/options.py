@@ -1,0 +1,49 @@
+"""What an operator may set of the adaptive policies, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from decodeloop.types import Knowledge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveOptions:
+    """interference: share of its plain speed that a request may lose to the others' speculation; None lifts the bound.
+    frontier: 0 all throughput, 1 all objectives (interactive). tpot_ms: the objective of requests that bring none.
+    free_drafters: those that run at every step anyway; more are recognised by their shadow scores.
+    verifier_admits: the most that verify lengths may know of a sampled draft (the verifier's `admits`).
+    """
+
+    interference: float | None = 0.05
+    frontier: float = 0.5
+    tpot_ms: float | None = None
+    free_drafters: tuple[str, ...] = ("ngram", "suffix")
+    verifier_admits: Knowledge = Knowledge.SELF
+
+    def __post_init__(self) -> None:
+        if self.interference is not None and not 0.0 <= self.interference < 1.0:
+            raise ValueError(f"interference {self.interference} is not a share: 0 <= interference < 1, or null")
+        if not 0.0 <= self.frontier <= 1.0:
+            raise ValueError(f"frontier {self.frontier} is not within 0 (throughput) .. 1 (objectives)")
+        if self.tpot_ms is not None and not self.tpot_ms > 0.0:
+            raise ValueError(f"tpot_ms {self.tpot_ms} is not a time")
+
+
+def read_options(given: Mapping[str, Any]) -> AdaptiveOptions:
+    """Raises ValueError, naming the choices, for an option that does not exist or can't hold."""
+    known = [field.name for field in fields(AdaptiveOptions)]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"policy option {name!r} does not exist; choose from {', '.join(known)}")
+    values = dict(given)
+    if "verifier_admits" in values:
+        values["verifier_admits"] = Knowledge(values["verifier_admits"])
+    if "free_drafters" in values:
+        values["free_drafters"] = tuple(values["free_drafters"])
+    try:
+        return AdaptiveOptions(**values)
+    except TypeError as error:
+        raise ValueError(f"policy options {dict(given)}: {error}") from error

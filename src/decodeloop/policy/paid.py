@@ -1,0 +1,95 @@
+"""Drafters that cost time: how deep they draft, for whom, and whether at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from decodeloop.policy.allocate import depth_scores
+from decodeloop.policy.beliefs import Beliefs
+from decodeloop.policy.overrides import Choice
+from decodeloop.policy.sizing import Step
+from decodeloop.types import FloatArray, Reason
+
+RESUME_HORIZON = 32.0  # steps over which reading what was missed must pay
+STALE_STEPS = 512  # unused for so long, a drafter's cost is asked anew
+PROBE_DEPTH, PROBE_BURST = 2, 4
+SETTLED = (Reason.FORCED, Reason.PROBE)
+
+
+class PaidDrafting:
+    """Joint depth: F_d(B) / (T_draft(d) + T(B)) over every depth d and every B, against leaving the drafter out."""
+
+    def __init__(self, beliefs: Beliefs) -> None:
+        self._beliefs = beliefs
+        self._burst: dict[str, int] = {}  # drafter -> probes still to come
+
+    def settle(self, step: Step, choices: list[Choice], fallbacks: Sequence[Choice]) -> list[Choice]:
+        """The choices with their paid drafts sized. fallbacks: what each request does without a paid drafter."""
+        names = {choice.drafter for choice in choices if choice.reason not in SETTLED}
+        for name in sorted(name for name in names if name is not None and name not in self._beliefs.free):
+            choices = self._settle_one(step, choices, fallbacks, name)
+        return choices
+
+    def catch_up(self, step: Step, name: str, rows: Sequence[int]) -> int:
+        """Tokens that the drafter has not read of these requests, in all."""
+        return sum(self._beliefs.unread(step.requests[i], name) for i in rows)
+
+    def _settle_one(self, step: Step, choices: list[Choice], fallbacks: Sequence[Choice], name: str) -> list[Choice]:
+        rows = [i for i, choice in enumerate(choices) if choice.drafter == name and choice.reason not in SETTLED]
+        without = [fallbacks[i] if i in rows else choice for i, choice in enumerate(choices)]
+        plain = step.solve(self._survival(step, without), sum(choice.draft_len for choice in without))
+
+        survival, depths = self._survival(step, choices), max(choices[i].draft_len for i in rows)
+        drafted = sum(choice.draft_len for choice in choices)
+        draft_ms = np.array([step.costs.draft_ms(name, depth, len(rows)) for depth in range(depths + 1)])
+        draft_ms[1:] += step.costs.catch_up_ms(name, self.catch_up(step, name, rows)) / RESUME_HORIZON
+        paid = np.zeros(step.rows, dtype=bool)
+        paid[rows] = True
+        items = step.items(survival)
+        terms = step.terms(items, drafted)
+        items = replace(items, weights=terms.weights)
+        scores = depth_scores(items, paid, step.ms(drafted), draft_ms, terms.objective)
+        depth = int(np.argmax(scores[1:])) + 1
+        if scores[depth] > plain.score:
+            cut = np.where(paid[:, None] & (np.arange(survival.shape[1]) >= depth), 0.0, survival)
+            chosen = replace(step, spent_ms=step.spent_ms + float(draft_ms[depth])).solve(cut, drafted)
+            if chosen.score > plain.score:
+                return [
+                    (replace(choice, draft_len=min(choice.draft_len, depth)) if chosen.verify_lens[i] else without[i])
+                    if i in rows
+                    else choice
+                    for i, choice in enumerate(choices)
+                ]
+        undrafted = depth_scores(items, paid, step.ms(drafted), np.zeros(depths + 1), terms.objective)
+        costly = bool(undrafted.max() > plain.score * (1.0 + 1e-9))
+        return self._probed(step, [_for_its_cost(choice) if costly else choice for choice in without], choices, name)
+
+    def _probed(self, step: Step, settled: list[Choice], wanted: Sequence[Choice], name: str) -> list[Choice]:
+        """Left out for long, a drafter is tried on the likeliest request, as far as the guard affords the loss."""
+        left = self._burst.get(name, 0)
+        if not left and step.costs.draft_staleness(name) <= STALE_STEPS:
+            return settled
+        survival = self._survival(step, wanted)[:, 0]
+        row = max((i for i, choice in enumerate(wanted) if choice.drafter == name), key=lambda i: survival[i])
+        depth = min(PROBE_DEPTH, wanted[row].draft_len)
+        cost = step.costs.draft_ms(name, depth, 1)
+        cost += step.costs.catch_up_ms(name, self.catch_up(step, name, [row]))
+        if not step.guard.affords(cost):
+            return settled
+        step.guard.spend(cost)
+        self._burst[name] = (left or PROBE_BURST) - 1
+        return [Choice(depth, name, Reason.PROBE) if i == row else choice for i, choice in enumerate(settled)]
+
+    def _survival(self, step: Step, choices: Sequence[Choice]) -> FloatArray:
+        """[N, K] expected before drafting, 0 beyond each choice's length."""
+        survival = self._beliefs.survival(step.requests, [choice.drafter for choice in choices])
+        lens = np.array([choice.draft_len for choice in choices])
+        within: FloatArray = np.where(np.arange(survival.shape[1]) < lens[:, None], survival, 0.0)
+        return within
+
+
+def _for_its_cost(choice: Choice) -> Choice:
+    return choice if choice.draft_len or choice.reason in SETTLED else replace(choice, reason=Reason.OFF_COST)

@@ -1,0 +1,53 @@
+"""Most tokens per millisecond."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from decodeloop.policy import Policy, PolicySettings
+from decodeloop.policy.adaptive import AdaptivePolicy
+from decodeloop.policy.aim import Market, Terms
+from decodeloop.policy.allocate import RATE, Priced
+from decodeloop.policy.guard import PlainGuard, Watch
+from decodeloop.policy.options import read_options
+from decodeloop.policy.tracks import Tracks
+from decodeloop.types import CostModel, DecodeRequest, Reason, StepRecord
+
+
+class Throughput:
+    """Every token counts the same. While prompts share the step, time is worth what decoding alone would earn with it:
+    the rate of the mixed step would call it cheap, and the prompts would wait for it."""
+
+    reason = Reason.THROUGHPUT
+
+    def meet(self, requests: Sequence[DecodeRequest]) -> None:
+        """Whoever they are."""
+
+    def terms(self, requests: Sequence[DecodeRequest], tracks: Tracks, market: Market) -> Terms:
+        return Terms(None, Priced(market.rate()) if market.mixed else RATE)
+
+    def observe(self, record: StepRecord, tracks: Tracks) -> None:
+        """Nothing is owed to anyone."""
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"frontier": 0.0, "objective": "tokens per ms"}
+
+
+def throughput(settings: PolicySettings, cost: CostModel | None = None) -> Policy:
+    """Most tokens in total, whoever gets them: no guard, and no interference bound unless one is set."""
+    options = read_options(settings.options)
+    bound = options.interference if "interference" in settings.options else None
+    watch = Watch(math.inf if bound is None else bound)
+    return AdaptivePolicy(
+        "throughput", settings, replace(options, interference=bound), cost, aim=Throughput(), guard=watch
+    )
+
+
+def adaptive(settings: PolicySettings, cost: CostModel | None = None) -> Policy:
+    """The product's default: most tokens, but nobody is slowed below plain decoding."""
+    options = read_options(settings.options)
+    bound = math.inf if options.interference is None else options.interference
+    return AdaptivePolicy("adaptive", settings, options, cost, aim=Throughput(), guard=PlainGuard(bound))
