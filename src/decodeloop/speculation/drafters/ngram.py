@@ -105,8 +105,10 @@ def repeat_after(tokens: Sequence[int], end: int, count: int) -> tuple[int, ...]
 
 
 def succession(match_len: int, count: int) -> tuple[float, ...]:
-    """Survival by Laplace's rule of succession: after m agreements in a row the next agrees with (m + 1) / (m + 2).
+    """Survival by a rule of succession: after m agreements in a row the next agrees with m / (m + 2), a Beta(0, 2) prior.
 
-    Multiplied up, position k = 1.. survives with (match_len + 1) / (match_len + 1 + k).
+    Multiplied up, position k = 1.. survives with m (m + 1) / ((m + k) (m + k + 1)). (Laplace's Beta(1, 1) promises far
+    too much of short matches: 0.31 where 0.06 came true, on generated chat.)
     """
-    return tuple((match_len + 1) / (match_len + 1 + k) for k in range(1, count + 1))
+    first = match_len * (match_len + 1)
+    return tuple(first / ((match_len + k) * (match_len + k + 1)) for k in range(1, count + 1))

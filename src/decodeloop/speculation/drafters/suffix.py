@@ -29,7 +29,7 @@ class SuffixOptions:
     alpha: float = 2.0
     offset: float = 0.0
     max_match: int = 32
-    min_match: int = 2
+    min_match: int = 1
     min_score: float = 0.1
     library_tokens: int = 200_000
 
