@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decodeloop.engine.models.sources import open_checkpoint
@@ -93,10 +94,10 @@ def test_fixed_shape_gives_the_same_bits_alone_and_among_others(checkpoint, text
     assert np.array_equal(block, np.stack(alone[15:]))
 
 
-@pytest.mark.parametrize("options", [{"dtype": "int4"}, {"layers": 28}], ids=str)
-def test_a_draft_of_the_same_weights_mostly_agrees(checkpoint, target, text, expected, options):
-    shared = {} if "dtype" in options else {"weights_of": target}
-    draft = TorchRunner(checkpoint, RunnerOptions(threads=1, **options, **shared))
+def test_the_int4_form_is_a_real_draft(checkpoint, text, expected):
+    """What a rejection sampler would accept of it at temperature 1: the sum of min(p, q)."""
+    draft = TorchRunner(checkpoint, RunnerOptions(threads=1, dtype="int4"))
     draft.allocate_kv(10)
-    got = draft.forward(pack([Run(text, 0, BLOCKS)])).logits
-    assert np.mean(got.argmax(axis=1) == expected.argmax(axis=1)) > 0.5
+    q = softmax(draft.forward(pack([Run(text, 0, BLOCKS)])).logits, axis=1)
+    accepted = np.minimum(softmax(expected, axis=1), q).sum(axis=1)
+    assert accepted.mean() > 0.75
