@@ -294,6 +294,14 @@ def test_bad_logits_end_one_draft_and_harm_no_other():
     assert block.drafts[0].tokens[:1] == plain(good, 1, temperature=0.0)
 
 
+def test_a_broken_logit_hook_ends_its_own_draft_alone():
+    def broken(tokens, logits):
+        raise KeyError("no such word")
+
+    requests = [request(1, [3, 1], 2), request(2, [3, 1], 2, logit_hook=broken)]
+    assert build().propose(requests).lens == (2, 0)
+
+
 def test_what_it_holds_is_told_and_bounded():
     runner = Watched()
     drafter = build(runner, max_sequences=3)

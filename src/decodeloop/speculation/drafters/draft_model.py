@@ -59,10 +59,10 @@ class Run:
         return [*self.request.tokens[start : start + count], *self.tokens[drafted:]][:count]
 
     def extend(self, logits: FloatArray) -> None:
-        """Draw the next token. Bad logits, nothing left to draw or a broken logit hook end the draft and harm nobody."""
+        """Draw the next token. Bad logits, nothing left to draw or a broken logit hook end this draft and no other."""
         try:
             q = self.state.distribution(logits)
-        except Exception:
+        except Exception:  # a caller's hook may raise anything; the verifier's own row tells that caller
             self.ended = True
             return
         token = self._draw(q)
