@@ -80,7 +80,7 @@ def _says_something(chunk: Chunk) -> bool:
 
 
 def close(sequence: Sequence, reason: FinishReason) -> tuple[Chunk, ...]:
-    """End a sequence from outside (abort, deadline, error): hand over what was held back."""
+    """End a sequence from outside. At a deadline what was held back is handed over; else nobody reads it any more."""
+    chunks = (_deliver(sequence, sequence.output.finish()),) if reason is FinishReason.DEADLINE else ()
     sequence.finish_reason = reason
-    chunk = _deliver(sequence, sequence.output.finish())
-    return (chunk,) if _says_something(chunk) else ()
+    return tuple(chunk for chunk in chunks if _says_something(chunk))

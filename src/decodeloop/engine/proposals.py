@@ -82,7 +82,10 @@ class Proposers:
 
     def _ask(self, name: str, drafter: Drafter, requests: list[DraftRequest]) -> tuple[Draft, ...]:
         try:
-            return drafter.propose(requests).drafts
+            drafts = drafter.propose(requests).drafts
+            if len(drafts) != len(requests):
+                raise ValueError(f"{len(drafts)} drafts for {len(requests)} requests")
+            return tuple(draft.chain() for draft in drafts)
         except Exception as error:
             self._set_aside(name, error)
             return (NO_DRAFT,) * len(requests)

@@ -9,7 +9,7 @@ from enum import Enum
 from decodeloop.engine.kv_cache import BlockTable
 from decodeloop.engine.text.output import Output
 from decodeloop.speculation.sampling import Chance, SamplingState
-from decodeloop.types import FinishReason, Reason, Request, TokenLogprob
+from decodeloop.types import FinishReason, Reason, Request, RequestRefused, TokenLogprob
 
 
 class Stage(Enum):
@@ -63,7 +63,7 @@ class Sequence:
     computed: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    error: str | None = None
+    error: RequestRefused | None = None
     queued_s: float = 0.0  # since when it waits
     entropy: float | None = None
     undelivered: deque[TokenLogprob] = field(default_factory=deque)  # log-probabilities of held-back tokens

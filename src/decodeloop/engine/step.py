@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from decodeloop.engine.batching import Lane, Packed, pack
-from decodeloop.engine.commit import Committed
 from decodeloop.engine.laps import Laps
 from decodeloop.engine.proposals import Proposals, Proposers
 from decodeloop.engine.records import Judged, Parts, step_record, tally
@@ -20,7 +19,8 @@ from decodeloop.policy import Policy
 from decodeloop.speculation import Draft, Verifier
 from decodeloop.speculation.admission import refuse_anticipation, refuse_inadmissible
 from decodeloop.speculation.forward import Forward, Runner
-from decodeloop.types import Chunk, Decision, DecodeRequest, FinishReason, Plan, Reason, StepRecord
+from decodeloop.speculation.sampling import NothingLeft
+from decodeloop.types import Chunk, Decision, DecodeRequest, FinishReason, Plan, Reason, RequestRefused, StepRecord
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Engine:
     def step(self) -> Outcome:
         """Advance every running sequence. Failures end the sequences they concern and no others."""
         laps = Laps(self._clock)
-        late = [self._end(s, FinishReason.DEADLINE) for s in self.scheduler.expired(laps.started_s)]
+        late = [self._expire(sequence) for sequence in self.scheduler.expired(laps.started_s)]
         turn = self.scheduler.next_turn(laps.started_s)
         if not turn.decoding and not turn.chunks:
             return Outcome(tuple(late))
@@ -141,11 +141,10 @@ class Engine:
         rows = VerifyRows(sequence.state, forward.logits[lane.rows], lane.draft.tokens, len(sequence.tokens))
         try:
             verdict = self.verifier.judge(lane.draft, rows, sequence.chance)
-        except FloatingPointError as error:
-            return Judged(lane, rows, error=error)
-        finally:
             rows.close()
-        return Judged(lane, rows, verdict=verdict, entropy=rows.entropies(len(verdict.emitted)))
+            return Judged(lane, rows, verdict=verdict, entropy=rows.entropies(len(verdict.emitted)))
+        except Exception as error:  # its logits, its constraints, its caller's hook
+            return Judged(lane, rows, error=error)
 
     def _commit(self, packed: Packed, judged: Sequence[Judged]) -> list[Said]:
         for lane in packed.lanes:
@@ -156,21 +155,33 @@ class Engine:
     def _commit_one(self, result: Judged) -> Said:
         sequence = result.lane.sequence
         if result.verdict is None:
+            assert result.error is not None
             return self._fail(sequence, result.error)
-        committed: Committed = self.scheduler.commit(sequence, result.verdict, result.rows, self.tokenizer)
+        try:
+            committed = self.scheduler.commit(sequence, result.verdict, result.rows, self.tokenizer)
+        except Exception as error:  # its text: stop strings, parsers
+            return self._fail(sequence, error)
         result.commit = committed.commit
         sequence.entropy = result.entropy[len(committed.commit.tokens) - 1]
         if sequence.finish_reason is not None:
             self.proposers.finish(sequence)
         return Said(sequence, committed.chunks)
 
+    def _expire(self, sequence: EngineSequence) -> Said:
+        try:
+            return self._end(sequence, FinishReason.DEADLINE)
+        except Exception as error:
+            return self._fail(sequence, error)
+
     def _end(self, sequence: EngineSequence, reason: FinishReason) -> Said:
         chunks = self.scheduler.finish(sequence, reason)
         self.proposers.finish(sequence)
         return Said(sequence, chunks)
 
-    def _fail(self, sequence: EngineSequence, error: Exception | None) -> Said:
-        sequence.error = str(error)
+    def _fail(self, sequence: EngineSequence, error: Exception) -> Said:
+        sequence.error = failure(error)
+        if sequence.error.status >= 500:
+            log.warning("request %s failed", sequence.request.id, exc_info=error)
         return self._end(sequence, FinishReason.ERROR)
 
     def _record(self, laps: Laps, parts: Parts) -> StepRecord:
@@ -180,6 +191,13 @@ class Engine:
         tally(record, parts.packed, parts.judged)
         self._step += 1
         return record
+
+
+def failure(error: Exception) -> RequestRefused:
+    """What a request's sender is told: that it asked for the impossible, or that the fault is ours."""
+    if isinstance(error, NothingLeft):
+        return RequestRefused(str(error), code="nothing_left")
+    return RequestRefused(f"the engine failed on this request: {error}", status=500, code="engine_error")
 
 
 def _submitted(proposals: Proposals, decision: Decision) -> list[Draft]:

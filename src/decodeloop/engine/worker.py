@@ -6,10 +6,11 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from decodeloop.engine.job import Job
 from decodeloop.engine.sequence import Sequence
-from decodeloop.engine.step import Engine, Outcome
+from decodeloop.engine.step import Engine, Outcome, failure
 from decodeloop.types import Load, RequestRefused, StepRecord
 
 log = logging.getLogger(__name__)
@@ -78,12 +79,10 @@ class Worker:
                     return
                 continue
             try:
-                outcome = self._engine.step()
+                self._pass_on(self._engine.step())
             except Exception as error:
                 log.exception("a step failed")
                 self._fail_all(error)
-                continue
-            self._pass_on(outcome)
 
     def _read_inbox(self) -> None:
         scheduler = self._engine.scheduler
@@ -98,11 +97,13 @@ class Worker:
         try:
             task()
         except Exception:
-            log.exception("a task for the worker failed")
+            log.exception("a task on the worker failed")
 
     def _pass_on(self, outcome: Outcome) -> None:
         for said in outcome.said:
-            job = self._jobs[said.sequence.id]
+            job = self._jobs.get(said.sequence.id)
+            if job is None:  # another choice of it failed in this step
+                continue
             if said.sequence.error is not None:
                 self._fail(job, said.sequence.error)
                 continue
@@ -115,7 +116,7 @@ class Worker:
         if outcome.record is not None:
             self._load = outcome.record.load
             for observer in self._observers:
-                observer(outcome.record)
+                self._do(partial(observer, outcome.record))
 
     def _admit(self, open_job: Callable[[], Job], refused: Callable[[RequestRefused], None]) -> None:
         if self._stopping:
@@ -144,13 +145,13 @@ class Worker:
         if self._jobs.pop(sequence.id, None) is not None and sequence.finish_reason is None:
             self._engine.abort(sequence)
 
-    def _fail(self, job: Job, message: str) -> None:
-        job.fail(RequestRefused(f"the engine failed on this request: {message}", status=500, code="engine_error"))
+    def _fail(self, job: Job, error: RequestRefused) -> None:
+        job.fail(error)
         self._abort(job)
 
     def _fail_all(self, error: Exception) -> None:
         for job in {id(job): job for job in self._jobs.values()}.values():
-            self._fail(job, str(error))
+            self._do(partial(self._fail, job, failure(error)))
 
     def _begin_stop(self) -> None:
         self._stopping = True
