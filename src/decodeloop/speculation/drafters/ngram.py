@@ -107,8 +107,8 @@ def repeat_after(tokens: Sequence[int], end: int, count: int) -> tuple[int, ...]
 def succession(match_len: int, count: int) -> tuple[float, ...]:
     """Survival by a rule of succession: after m agreements in a row the next agrees with m / (m + 2).
 
-    That is a Beta(0, 2) prior's mean. Multiplied up, position k = 1.. survives with m (m + 1) / ((m + k) (m + k + 1)). (Laplace's Beta(1, 1) promises far
-    too much of short matches: 0.31 where 0.06 came true, on generated chat.)
+    That is a Beta(0, 2) prior's mean. Multiplied up, position k = 1.. survives with m (m + 1) / ((m + k) (m + k + 1)).
+    (Laplace's Beta(1, 1) promises far too much of short matches: 0.31 where 0.06 came true, on generated chat.)
     """
     first = match_len * (match_len + 1)
     return tuple(first / ((match_len + k) * (match_len + k + 1)) for k in range(1, count + 1))
