@@ -4,6 +4,8 @@ import random
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cuts import Answer
 from decodeloop.engine.text.chat import ChatTemplate
@@ -11,6 +13,7 @@ from decodeloop.engine.text.grammar import GrammarCompiler
 from decodeloop.engine.text.parsing import Parsing
 from decodeloop.types import ChatPrompt, GrammarSpec, Request, RequestRefused, SamplingParams
 from test_text_chat import CALL, CHATML_FIRST_SYSTEM, GEMMA_LIKE, LLAMA_LIKE, QWEN_LIKE
+from test_text_tools import PIECES
 from toy_tokenizer import CONTROL, ToyTokenizer
 
 WEATHER = {
@@ -104,6 +107,40 @@ def test_whatever_a_required_choice_allows_is_read_as_calls_of_the_tools(templat
             assert name in (["get_weather", "čas"] if choice == "required" else ["get_weather"])
             schema = WEATHER if name == "get_weather" else {"type": "object"}
             jsonschema.validate(json.loads(arguments), schema)
+
+
+STRICT = tuple({**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS[:1]) + TOOLS[1:]
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen"])
+def test_strict_tools_leave_text_free_and_constrain_calls(template):
+    tokenizer, chat, parsing = parsing_of(template)
+    asked = request(STRICT)
+    imposed = parsing.grammar(asked)
+    start = GrammarCompiler(tokenizer, shown=parsing.shown).compile(imposed.spec, param=imposed.param)
+
+    def follows(text):
+        matcher = start.fork()
+        return all(matcher.accept(token) for token in text.encode()) and bool(matcher.allowed()[min(tokenizer.eos_ids)])
+
+    right, wrong = ('{"city": "Brno", "days": 3}', '{"city": "Praha", "days": 3}')
+    assert follows("Nic <tool_ca nevolám.")
+    assert follows(f"Ano: {chat.form.write([('get_weather', right)])}\n{chat.form.write([('čas', wrong)])} Tak.")
+    assert not follows(chat.form.write([("get_weather", wrong)]))
+    assert not follows("<tool_call>nic")
+    assert not follows(chat.form.write([("neznámá", right)]))
+    text = "Ano. " + chat.form.write([("get_weather", right)])
+    output, streamed = parsing.opener(asked)(0), ""
+    for token in text[: text.index('"days"')].encode():
+        streamed += "".join(call.arguments for call in output.push(token).tool_calls)
+    assert streamed == '{"city": "Brno", '
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen"])
+def test_lenient_tools_constrain_nothing(template):
+    _, _, parsing = parsing_of(template)
+    assert parsing.grammar(request()) is None
+    assert parsing.grammar(request(STRICT, "none")) is None
 
 
 def test_reasoning_stays_free_before_what_is_imposed():
@@ -226,3 +263,16 @@ def test_told_tools_join_a_system_message():
     text = chat.render(ChatPrompt(({"role": "system", "content": "Buď stručný."}, *USER), tools=TOOLS))
     assert text.startswith("<|im_start|>system\nBuď stručný.\n\n")
     assert text.count("<|im_start|>system") == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(TEMPLATES)),
+    st.lists(st.sampled_from([*PIECES, "<think>", "</think>", '{"name": "čas", "arguments": {}}']), max_size=8),
+    st.sampled_from(["", "\n", "}", "</", "ž", "call>"]),
+)
+def test_how_the_text_is_tokenised_does_not_matter(template, pieces, stop):
+    tokenizer, _, parsing = parsing_of(template)
+    text, open_output = "".join(pieces), parsing.opener(request(stop=(stop,) if stop else ()))
+    byte_by_byte = run(open_output(0), list(text.encode()))
+    assert run(open_output(0), tokenizer.encode(text)) == byte_by_byte

@@ -82,8 +82,13 @@ class ChatTemplate:
 
     def thinking(self, prompt: ChatPrompt) -> Thinking:
         """How the rendered prompt leaves reasoning, which a template decides by its arguments, not by the messages."""
+        if not self.reasons:
+            return Thinking.CLOSED
         bare = ChatPrompt(({"role": "user", "content": "?"},), template_kwargs=prompt.template_kwargs)
-        return thinking_after(self.render(bare)) if self.reasons else Thinking.CLOSED
+        try:
+            return thinking_after(self.render(bare))
+        except RequestRefused:  # a template that wants more than a question; its real prompt is judged elsewhere
+            return Thinking.FREE
 
 
 def plain_message(message: Mapping[str, Any], at: str) -> dict[str, Any]:

@@ -27,15 +27,16 @@ class MarkerScanner:
         assert all(markers)
         self._markers = tuple(sorted(set(markers), key=len, reverse=True))
         self._failures = tuple(_failure_table(marker) for marker in self._markers)
+        self._firsts = frozenset(marker[0] for marker in self._markers)
         self._matched = [0] * len(self._markers)
         self._held = ("", 0)  # (marker, how much of its beginning is held back)
 
     def push(self, text: str, *, counts: bool = True) -> MarkerScan:
         """Scan more text; after a hit the scan begins anew. counts: whether a marker that ends in `text` is a hit."""
-        if not self._markers:
-            return MarkerScan(text)
         held = self._held
         before = held[1]
+        if not before and self._firsts.isdisjoint(text):
+            return MarkerScan(text)
         for place, char in enumerate(text):
             marker = self._advance(char)
             if marker is not None and counts:

@@ -12,7 +12,7 @@ from decodeloop.engine.text.grammar_source import param_of, rule_of
 from decodeloop.engine.text.output import Output
 from decodeloop.engine.text.parsed import AnswerParser, Parsed
 from decodeloop.engine.text.reasoning import CLOSE, OPEN, ReasoningParser, Thinking
-from decodeloop.engine.text.tool_choice import MAX_CALLS, calls_rules, must_call
+from decodeloop.engine.text.tool_choice import MAX_CALLS, calls_rules, must_call, strict_rules
 from decodeloop.engine.text.tools import ToolParser
 from decodeloop.types import ChatPrompt, GrammarSpec, Request
 
@@ -53,18 +53,26 @@ class Parsing:
         prompt, asked = request.prompt, request.params.grammar
         if not isinstance(prompt, ChatPrompt):
             return None if asked is None else Imposed(asked, param_of(asked))
+        thinking, rules = self._template.thinking(prompt), self._tool_rules(request, prompt)
+        if rules is not None:
+            return Imposed(GrammarSpec("lark", _STARTS[thinking] + rules), "tools")
+        if asked is None:
+            return None
+        param = param_of(asked)
+        if thinking is Thinking.CLOSED or asked.kind == "lark":
+            return Imposed(asked, param)
+        return Imposed(GrammarSpec("lark", f"{_STARTS[thinking]}answer: {rule_of(asked, param=param)}"), param)
+
+    def _tool_rules(self, request: Request, prompt: ChatPrompt) -> str | None:
+        """Lark rules of an answer whose calls are certain to be calls; None where they may turn out to be none."""
         tools = Tools(prompt.tools)
         names = must_call(tools, prompt.tool_choice)
         if names:
             most = MAX_CALLS if prompt.parallel_tool_calls else 1
-            rules = calls_rules(self._template.form, tools, names, most=most)
-            return Imposed(GrammarSpec("lark", _STARTS[self._template.thinking(prompt)] + rules), "tools")
-        if asked is None:
+            return calls_rules(self._template.form, tools, names, most=most)
+        if prompt.tool_choice == "none" or request.params.grammar is not None:
             return None
-        param, thinking = param_of(asked), self._template.thinking(prompt)
-        if thinking is Thinking.CLOSED or asked.kind == "lark":
-            return Imposed(asked, param)
-        return Imposed(GrammarSpec("lark", f"{_STARTS[thinking]}answer: {rule_of(asked, param=param)}"), param)
+        return strict_rules(self._template.form, tools)
 
     def opener(self, request: Request) -> Callable[[int], Output]:
         """Makes the `Output` of a choice, given its index."""
@@ -74,7 +82,7 @@ class Parsing:
         tools = Tools(prompt.tools if prompt.tool_choice != "none" else ())
         shown = self._thinking_ids | (self._tool_ids if tools.functions else frozenset())
         thinking = self._template.thinking(prompt)
-        constrained = bool(must_call(tools, prompt.tool_choice))
+        constrained = self._tool_rules(request, prompt) is not None
 
         def open_output(choice: int) -> Output:
             parsers: list[AnswerParser] = [ReasoningParser(thinking)] if self._template.reasons else []

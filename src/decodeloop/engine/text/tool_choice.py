@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from decodeloop.engine.text.calls import Tools
@@ -41,13 +42,42 @@ def must_call(tools: Tools, choice: str | Mapping[str, Any]) -> tuple[str, ...]:
 
 def calls_rules(form: ToolForm, tools: Tools, names: tuple[str, ...], *, most: int = MAX_CALLS) -> str:
     """Lark rules whose `answer` is one to `most` calls of `names`, written as `form` writes them."""
-    lines = [f"answer: {_literal(form.begin)} call {_more(form, most)} {_literal(form.end)}"]
-    lines.append("call: " + " | ".join(f"call_{i}" for i in range(len(names))))
+    answer = f"answer: {_literal(form.begin)} call {_more(form, most)} {_literal(form.end)}"
+    return "\n".join([answer, *_call_rules(form, tools, names, form.before)])
+
+
+def strict_rules(form: ToolForm, tools: Tools) -> str | None:
+    """Lark rules whose `answer` is free but for its calls, which are whole and fit the tools that ask for it.
+
+    None when no tool is strict, or the form has no marker that only calls begin with.
+    """
+    strict = {name for name, function in tools.functions.items() if function.get("strict")}
+    marker = form.trigger
+    if not strict or marker is None:
+        return None
+    rules = [
+        "answer: called* rest",
+        f"called: head {_literal(form.begin.removeprefix(marker))} call {_literal(form.end)}",
+        f"head[lazy]: /(.|\\n)*{re.escape(marker)}/",
+        "rest: /(.|\\n)*/",
+    ]
+    if form.begin:
+        rules[1] = rules[1].replace(" call ", f" call {_more(form, MAX_CALLS)} ")
+    names = tuple(tools.functions)
+    return "\n".join([*rules, *_call_rules(form, tools, names, form.before.removeprefix(marker), strict)])
+
+
+def _call_rules(
+    form: ToolForm, tools: Tools, names: tuple[str, ...], before: str, strict: Collection[str] | None = None
+) -> list[str]:
+    """Rules of `call`. strict: the tools whose schema counts; None: all."""
+    rules = ["call: " + " | ".join(f"call_{i}" for i in range(len(names)))]
     for i, name in enumerate(names):
         head, tail = form.call_pieces(name)
-        lines.append(f"call_{i}: {_literal(head)} arguments_{i} {_literal(tail)}")
-        lines.append(f"arguments_{i}: {json_rule(tools.parameters(name))}")
-    return "\n".join(lines)
+        schema = tools.parameters(name) if strict is None or name in strict else {"type": "object"}
+        rules.append(f"call_{i}: {_literal(before + head.removeprefix(form.before))} arguments_{i} {_literal(tail)}")
+        rules.append(f"arguments_{i}: {json_rule(schema)}")
+    return rules
 
 
 def _more(form: ToolForm, most: int) -> str:

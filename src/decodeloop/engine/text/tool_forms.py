@@ -24,13 +24,15 @@ class Block:
 class ToolForm:
     """A family's notation.
 
-    blocks: what is read as calls. bare: the same at the very start of an answer, by its first character. The rest says
-    how calls are written (by a grammar, and for a model whose template has no place for them).
+    blocks: what is read as calls. bare: the same at the very start of an answer, by its first character. trigger: the
+    marker that nothing but calls begins with. The rest says how calls are written (by a grammar, and for a model whose
+    template has no place for them).
     """
 
     name: str
     blocks: tuple[Block, ...]
     bare: tuple[Block, ...] = ()
+    trigger: str | None = None
     arguments_key: str
     begin: str = ""
     before: str = ""
@@ -57,6 +59,7 @@ _TAGS = Block("<tool_call>", "</tool_call>", JsonCalls)
 HERMES = ToolForm(
     name="hermes",
     blocks=(_TAGS,),
+    trigger=_TAGS.open,
     arguments_key="arguments",
     before="<tool_call>\n",
     after="\n</tool_call>",
@@ -65,6 +68,7 @@ HERMES = ToolForm(
 TAGGED_LIST = ToolForm(
     name="tagged_list",
     blocks=(_TAGS,),
+    trigger=_TAGS.open,
     arguments_key="arguments",
     begin="<tool_call>[",
     between=", ",
