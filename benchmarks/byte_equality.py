@@ -69,10 +69,8 @@ def requests(prompts: list[dict], checkpoint: Checkpoint, temperature: float, to
 class Bench:
     """One runner, opened once; an engine a cell."""
 
-    def __init__(self, checkpoint: Checkpoint, runner: Runner, draft_model: str) -> None:
-        self.checkpoint, self.runner, self.draft_model = checkpoint, runner, draft_model
-        self.base = EngineSettings(max_context=2048, kv_memory_mb=2048, max_sequences=16, runner=runner.info.name)
-        self.base = replace(self.base, fixed_shape=runner.info.batch_invariant and runner.info.name == "torch")
+    def __init__(self, checkpoint: Checkpoint, runner: Runner, base: EngineSettings, draft_model: str) -> None:
+        self.checkpoint, self.runner, self.base, self.draft_model = checkpoint, runner, base, draft_model
 
     def answers(self, asked: list[Request], cell: Cell | None) -> dict[str, list[int]]:
         settings = replace(self.base, policy="off", drafters=())
@@ -108,6 +106,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--runner", default="torch", help="torch (fixed-shape mode) or native")
     parser.add_argument("--ordinary", action="store_true", help="torch's ordinary mode: measures the noise floor only")
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--drafters", default="ngram,suffix,draft_model")
     parser.add_argument("--draft-model", default="int4")
     parser.add_argument("--prompts", type=int, default=200)
@@ -118,8 +117,16 @@ def main() -> None:
     options = parser.parse_args()
 
     checkpoint = open_model(options.model, read_environment())
-    settings = EngineSettings(runner=options.runner, fixed_shape=options.runner == "torch" and not options.ordinary)
-    bench = Bench(checkpoint, choose_runner(checkpoint, settings).runner, options.draft_model)
+    fixed_shape = options.runner == "torch" and not options.ordinary
+    settings = EngineSettings(
+        runner=options.runner,
+        fixed_shape=fixed_shape,
+        threads=options.threads,
+        max_context=2048,
+        kv_memory_mb=2048,
+        max_sequences=16,
+    )
+    bench = Bench(checkpoint, choose_runner(checkpoint, settings).runner, settings, options.draft_model)
     prompts = [json.loads(line) for line in PROMPTS.read_text().splitlines()][: options.prompts]
     asked = [r for t in (0.0, 1.0) for r in requests(prompts, checkpoint, t, options.tokens)]
     info = bench.runner.info
