@@ -1,0 +1,5 @@
+"""`python -m decodeloop`."""
+
+from decodeloop.cli.main import main
+
+main()
