@@ -260,7 +260,7 @@ def test_a_control_token_by_name():
 @pytest.mark.parametrize(
     ("spec", "words", "param"),
     [
-        (GrammarSpec("json_schema", '{"type": "strnig"}'), "strnig", "response_format"),
+        (GrammarSpec("json_schema", '{"type": "strnig"}'), "^Invalid type: strnig", "response_format"),
         (GrammarSpec("json_schema", '{"type": "object"'), "not valid JSON", "response_format"),
         (GrammarSpec("json_schema", "[" * 100_000), "not valid JSON", "response_format"),
         (GrammarSpec("json_schema", "[1]"), "must be an object", "response_format"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from decodeloop.types import GrammarSpec, RequestRefused
 MAX_CACHED = 16  # a large schema holds tens of megabytes
 MAX_WORDS = 1000
 TRIAL_S = 120.0  # wall, for a machine that is very busy; the trial limits its own processor time
+_SCHEMA_PLACE = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")
 _LIMITS = LLParserLimits(verbose_errors=False, step_lexer_fuel=100_000, max_lexer_states=50_000)
 
 
@@ -196,6 +198,6 @@ def _words(matcher: LLMatcher) -> str:
 
 
 def _clean(error: str) -> str:
-    """llguidance's words, without the copy of the grammar that follows them."""
+    """llguidance's words, without the copy of the grammar after them and a place in rules that aren't the user's."""
     words = error.split("\n<non-verbose/>", maxsplit=1)[0].split("\n   1 | ", maxsplit=1)[0]
-    return words.strip()[:MAX_WORDS]
+    return _SCHEMA_PLACE.sub("", words).strip()[:MAX_WORDS]
