@@ -1,8 +1,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
-from toy_tokenizer import ToyTokenizer
 
 from decodeloop.engine.text.detokenizer import Detokenizer
+from toy_tokenizer import ToyTokenizer
 
 PIECES = ("Příliš", " žluť", "oučký", "👩‍💻", "🧑".encode()[:3], "🧑".encode()[2:], b"\xff", "…".encode()[:2])
 TOKENIZER = ToyTokenizer(PIECES)
