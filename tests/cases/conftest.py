@@ -5,4 +5,43 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
+
+from decodeloop.engine.build import choose_runner
+from decodeloop.engine.models.sources import open_checkpoint
+from decodeloop.engine.settings import EngineSettings
+from real import Tiny
+from tiny import tiny_hf
+
+SIZE = {"vocab_size": 320, "max_position_embeddings": 5120}
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def tiny(models) -> Tiny:
+    checkpoint = open_checkpoint(tiny_hf("llama", models / "tiny", **SIZE))
+    settings = EngineSettings(runner="torch", fixed_shape=True, threads=1)
+    return Tiny(checkpoint, choose_runner(checkpoint, settings).runner)
+
+
+@pytest.fixture(scope="session")
+def stranger(models) -> str:
+    """Where a second model of the same tokenizer is, whose weights have nothing to do with the first one's."""
+    return str(tiny_hf("llama", models / "stranger", seed=7, layers=1, **SIZE))
+
+
+@pytest.fixture(scope="session")
+def near(models) -> str:
+    """Where a second model is that mostly says what the first one says: the first one's weights, a little off."""
+    from safetensors.torch import load_file, save_file
+
+    path = tiny_hf("llama", models / "near", **SIZE)
+    weights = load_file(path / "model.safetensors")
+    save_file({name: tensor * 1.02 for name, tensor in weights.items()}, path / "model.safetensors", {"format": "pt"})
+    return str(path)

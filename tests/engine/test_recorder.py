@@ -1,8 +1,10 @@
 """steps.jsonl: complete, rotated, bounded; a disk that fails costs records and nothing else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from decodeloop.engine.recorder import SCHEMA, StepRecorder
@@ -78,3 +80,37 @@ def test_a_line_that_was_cut_short_spoils_no_other(tmp_path):
     _, made = written(path)
     whole = [line for line in path.read_text().splitlines() if line.endswith("}")]
     assert [json.loads(line)["step"] for line in whole[-len(made) :]] == [record.step for record in made]
+
+
+@pytest.mark.parametrize("rotate", ["moved", "deleted"])
+def test_a_file_that_others_rotate_is_opened_anew(tmp_path, rotate):
+    path, moved = tmp_path / "steps.jsonl", tmp_path / "steps.jsonl-20260101"
+    recorder = StepRecorder(path, Provenance("1.0"))
+    recorder.start()
+    made = records()
+    recorder.observe(made[0])
+    recorder.flush()
+    path.rename(moved) if rotate == "moved" else path.unlink()
+    for record in made[1:]:
+        recorder.observe(record)
+    recorder.close()
+    header, *lines = map(json.loads, path.read_text().splitlines())
+    assert header["schema"] == SCHEMA
+    assert [line["step"] for line in lines] == [record.step for record in made[1:]]
+    assert recorder.lost == 0
+
+
+def test_a_value_that_is_no_json_loses_its_record_and_no_other(tmp_path):
+    recorder = StepRecorder(tmp_path / "steps.jsonl", Provenance("1.0"))
+    recorder.start()
+    made = records()
+    recorder.observe(replace(made[0], predicted_ms=np.float64(1.5)))
+    recorder.flush()
+    recorder.observe(replace(made[1], predicted_ms=1j))
+    recorder.flush()
+    recorder.observe(made[2])
+    recorder.close()
+    _, *lines = map(json.loads, (tmp_path / "steps.jsonl").read_text().splitlines())
+    assert [line["step"] for line in lines] == [0, 2]
+    assert recorder.counters() == {"step_records_lost_total": 1.0}
+    assert "not JSON serializable" in recorder.warnings()[0]

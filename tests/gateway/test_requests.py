@@ -155,7 +155,7 @@ def test_bad_slo_headers(value: str) -> None:
         ("temperature", -0.1, ">= 0"), ("temperature", 2.1, "<= 2"), ("temperature", "hot", "float"),
         ("temperature", 10**400, "range"),
         ("top_p", 0, "> 0"), ("top_p", 1.1, "<= 1"), ("top_k", -2, ">= -1"), ("min_p", 1.1, "<= 1"),
-        ("presence_penalty", 3, "<= 2"), ("frequency_penalty", -3, ">= -2"), ("repetition_penalty", 0, "> 0"),
+        ("presence_penalty", 3, "<= 2"), ("frequency_penalty", -3, ">= -2"), ("repetition_penalty", 0, ">= 0.01"),
         ("max_tokens", 0, ">= 1"), ("max_completion_tokens", -5, ">= 1"), ("min_tokens", -1, ">= 0"),
         ("min_tokens", 17, "above max_tokens"),
         ("stop", 5, "str"), ("stop", "", "length"), ("stop", ["a"] * 17, "16"), ("stop", ["a", 1], "int"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import signal
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from decodeloop import config
 from decodeloop.cli import flags
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.opening import open_model, provenance, short_name, stderr
-from decodeloop.engine.build import EmbeddedEngine, Observer, build_engine
+from decodeloop.engine.build import EmbeddedEngine, build_engine
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.models.sources import DEFAULT_MODEL
@@ -24,6 +25,7 @@ from decodeloop.engine.recorder import StepRecorder
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.upstream import EmbeddedUpstream
 from decodeloop.gateway.app import build_app
+from decodeloop.gateway.server import bind
 from decodeloop.gateway.server import serve as serve_gateway
 from decodeloop.gateway.settings import GatewaySettings
 
@@ -98,18 +100,24 @@ def _read(path: Path | None, environment: Environment) -> ServeConfig:
 
 def _serve(settings: ServeConfig, environment: Environment) -> None:
     logging.getLogger("decodeloop").setLevel(logging.INFO)
-    checkpoint = open_model(settings.model, environment)
-    recorder = _recorder(settings, checkpoint)
-    observers: tuple[Observer, ...] = () if recorder is None else (recorder.observe,)
-    name = settings.served_model_name or short_name(settings.model)
-    engine = build_engine(checkpoint, settings.engine, clock=time.monotonic, name=name, observers=observers)
-    upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
-    _greet(settings, engine)
-    try:
-        serve_gateway(build_app(settings.gateway, {"embedded": upstream}), settings.gateway)
-    finally:
-        if recorder is not None:
-            recorder.close()
+    with bind(settings.gateway.host, settings.gateway.port) as bound:  # first: loading a model takes longer
+        checkpoint = open_model(settings.model, environment)
+        recorder = _recorder(settings, checkpoint)
+        name = settings.served_model_name or short_name(settings.model)
+        engine = build_engine(checkpoint, settings.engine, clock=time.monotonic, name=name, recorder=recorder)
+        upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
+        _greet(settings, engine, bound.getsockname()[1])
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, _stop)  # the server raises it again once it has drained
+        try:
+            serve_gateway(build_app(settings.gateway, {"embedded": upstream}), settings.gateway, bound)
+        finally:
+            if recorder is not None:
+                recorder.close()
+
+
+def _stop(*_: object) -> None:
+    raise SystemExit(0)
 
 
 def _recorder(settings: ServeConfig, checkpoint: Checkpoint) -> StepRecorder | None:
@@ -121,8 +129,9 @@ def _recorder(settings: ServeConfig, checkpoint: Checkpoint) -> StepRecorder | N
     return recorder
 
 
-def _greet(settings: ServeConfig, engine: EmbeddedEngine) -> None:
-    info, memory, gateway = engine.engine.runner.info, engine.memory, settings.gateway
+def _greet(settings: ServeConfig, engine: EmbeddedEngine, port: int) -> None:
+    info, memory = engine.engine.runner.info, engine.memory
+    host = f"[{settings.gateway.host}]" if ":" in settings.gateway.host else settings.gateway.host
     stderr.print(
         f"{engine.name} on {info.name} ({info.weight_format}), context {memory.max_context}, "
         f"KV pool {memory.kv_bytes >> 20} MiB, verifier {settings.engine.verifier}, policy {settings.engine.policy}, "
@@ -137,7 +146,7 @@ def _greet(settings: ServeConfig, engine: EmbeddedEngine) -> None:
     )
     route = "chat/completions" if chat else "completions"
     stderr.print(
-        f"try: curl -N http://{gateway.host}:{gateway.port}/v1/{route} -H 'content-type: application/json' -d '{body}'",
+        f"try: curl -N http://{host}:{port}/v1/{route} -H 'content-type: application/json' -d '{body}'",
         highlight=False,
         soft_wrap=True,
     )

@@ -15,10 +15,12 @@ from decodeloop.engine.memory import MemoryPlan, plan_memory
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.engine.proposals import Proposers
+from decodeloop.engine.recorder import StepRecorder
 from decodeloop.engine.runners import Runner, RunnerOptions, runners
 from decodeloop.engine.scheduler import Scheduler
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.step import Engine
+from decodeloop.engine.text import Tokenizer
 from decodeloop.engine.text.chat import ChatTemplate
 from decodeloop.engine.text.parsing import Parsing
 from decodeloop.engine.totals import Totals
@@ -43,13 +45,14 @@ class EmbeddedEngine:
     intake: Intake
     memory: MemoryPlan
     totals: Totals
+    recorder: StepRecorder | None = None
 
     @property
     def max_context(self) -> int:
         return self.memory.max_context
 
     def counters(self) -> Mapping[str, float]:
-        return self.totals.counters()
+        return {**self.totals.counters(), **({} if self.recorder is None else self.recorder.counters())}
 
     def describe(self) -> Mapping[str, Any]:
         return {
@@ -57,7 +60,7 @@ class EmbeddedEngine:
             "verifier": self.totals.verifier,
             "drafters": list(self.engine.proposers.names),
             "drafters_set_aside": dict(self.engine.proposers.failed),
-            "warnings": self.totals.warnings(),
+            "warnings": [*self.totals.warnings(), *([] if self.recorder is None else self.recorder.warnings())],
         }
 
     def close(self, drain_s: float) -> None:
@@ -116,19 +119,16 @@ def build_engine(
     cost: CostModel | None = None,
     extra_drafters: Mapping[str, Drafter] | None = None,
     observers: tuple[Observer, ...] = (),
+    recorder: StepRecorder | None = None,
 ) -> EmbeddedEngine:
     """An engine for `checkpoint`.
 
-    runner: an opened one, else `settings` choose. extra_drafters: beside those that `settings` name.
+    runner: an opened one, else `settings` choose. extra_drafters: beside those that `settings` name. recorder: a
+    started one, which its owner closes.
 
     Raises:
         ValueError: settings that can't hold, unknown names, or what doesn't fit in memory, with the numbers.
     """
-    if settings.max_step_tokens < settings.max_sequences:
-        raise ValueError(
-            f"max_step_tokens {settings.max_step_tokens} can't hold a token of each of max_sequences "
-            f"{settings.max_sequences}"
-        )
     runner = runner or choose_runner(checkpoint, settings).runner
     memory = plan_memory(runner.info, settings, psutil.virtual_memory().available)
     runner.allocate_kv(memory.kv_blocks)
@@ -157,8 +157,9 @@ def build_engine(
         max_context=memory.max_context,
         settings=settings,
     )
-    worker = Worker(engine, clock=clock, observers=(totals.observe, *observers))
-    return EmbeddedEngine(name or checkpoint.name, checkpoint, engine, worker, intake, memory, totals)
+    recorded = () if recorder is None else (recorder.observe,)
+    worker = Worker(engine, clock=clock, observers=(totals.observe, *recorded, *observers))
+    return EmbeddedEngine(name or checkpoint.name, checkpoint, engine, worker, intake, memory, totals, recorder)
 
 
 def open_policy(settings: EngineSettings, cost: CostModel | None) -> Policy:
@@ -206,7 +207,24 @@ def open_draft_runner(checkpoint: Checkpoint, settings: EngineSettings, spec: st
         if not path.exists():
             raise ValueError(f"draft model {spec!r} is neither layers:N, int4, int4:layers:N nor an existing path")
         source = open_checkpoint(path)
+        refuse_other_words(source.tokenizer, checkpoint.tokenizer, spec)
     if source is checkpoint and dtype == settings.dtype and target.info.name in runners.names():
         settings = replace(settings, runner=target.info.name)
         return choose_runner(checkpoint, settings, layers=layers, weights_of=target).runner
     return choose_runner(source, replace(settings, dtype=dtype), layers=layers).runner
+
+
+def refuse_other_words(draft: Tokenizer, target: Tokenizer, spec: str) -> None:
+    """Raises ValueError where an id means something else to the draft model: its drafts would be noise.
+
+    Vocabularies of different sizes are the drafter's to refuse.
+    """
+    if draft.vocab_size != target.vocab_size:
+        return
+    for token in range(target.vocab_size):
+        theirs, ours = draft.token_bytes(token), target.token_bytes(token)
+        if theirs != ours:
+            raise ValueError(
+                f"draft model {spec!r} has another tokenizer than the target: token {token} is {theirs!r} to it and "
+                f"{ours!r} to the target"
+            )

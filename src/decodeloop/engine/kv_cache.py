@@ -56,7 +56,6 @@ class KvCache:
         """
         table = BlockTable(digest=root_digest(organization))
         if self._prefix_caching:
-            self.queried_tokens += len(tokens)
             for start in range(0, len(tokens) - self.block_tokens, self.block_tokens):
                 digest = block_digest(table.digest, tokens[start : start + self.block_tokens])
                 block = self._prefixes.find(digest)
@@ -66,9 +65,13 @@ class KvCache:
                 table.blocks.append(block)
                 table.digest = digest
         table.published = len(table.blocks)
-        covered = table.published * self.block_tokens
-        self.hit_tokens += covered
-        return table, covered
+        return table, table.published * self.block_tokens
+
+    def count_lookup(self, tokens: int, covered: int) -> None:
+        """A sequence was admitted: of its `tokens`, `covered` were cached."""
+        if self._prefix_caching:
+            self.queried_tokens += tokens
+            self.hit_tokens += covered
 
     def grow(self, table: BlockTable, positions: int) -> bool:
         """Make room for `positions` positions, evicting idle blocks if need be. False, and no change, if it can't."""

@@ -36,9 +36,11 @@ def plan_memory(info: RunnerInfo, settings: EngineSettings, available_bytes: int
     if asked is not None and asked > info.max_context:
         raise ValueError(f"max_context {asked} is beyond the model's own {info.max_context}")
     affordable = settings.kv_memory_mb * MIB // info.kv_block_bytes
-    context = asked or min(info.max_context, affordable * info.block_tokens)
+    context = min(info.max_context, affordable * info.block_tokens) if asked is None else asked
+    if asked is None:
+        context = max(context, min(SMALLEST_CONTEXT, info.max_context))
     blocks_a_sequence = -(-context // info.block_tokens)
-    if blocks_a_sequence > affordable or context < min(SMALLEST_CONTEXT, info.max_context):
+    if blocks_a_sequence > affordable:
         needed_mb = -(-blocks_a_sequence * info.kv_block_bytes // MIB)
         raise ValueError(
             f"one sequence of {context} tokens needs {needed_mb} MiB of KV cache, but kv_memory_mb is "

@@ -6,10 +6,11 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import orjson
 
@@ -23,7 +24,8 @@ SCHEMA = "decodeloop.steps/1"
 class StepRecorder:
     """Holds at most `max_queued` records, and `files` files of `max_bytes` each (FILE, FILE.1, ...).
 
-    What can't be queued or written is dropped and counted in `lost`; the first loss is logged.
+    What can't be queued or written is dropped and counted in `lost`; the first loss is logged. A file that others move
+    away or delete (logrotate does) is opened anew.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class StepRecorder:
         self._file: IO[bytes] | None = None
         self._written = 0
         self.lost = 0
+        self._why = ""
+        self._losing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="decodeloop-recorder", daemon=True)
 
     def start(self) -> None:
@@ -54,10 +58,20 @@ class StepRecorder:
         except queue.Full:
             self._lose(1, "the queue is full")
 
+    def flush(self) -> None:
+        """Wait until everything observed so far is written or lost."""
+        self._queue.join()
+
     def close(self) -> None:
         """Write what is queued, then stop."""
         self._queue.put(None)
         self._thread.join()
+
+    def counters(self) -> Mapping[str, float]:
+        return {"step_records_lost_total": float(self.lost)}
+
+    def warnings(self) -> list[str]:
+        return [f"{self.lost} step records were lost: {self._why}"] if self.lost else []
 
     def _run(self) -> None:
         while True:
@@ -65,6 +79,8 @@ class StepRecorder:
             while not self._queue.empty():
                 batch.append(self._queue.get())
             self._write([record for record in batch if record is not None])
+            for _ in batch:
+                self._queue.task_done()
             if None in batch:
                 self._close()
                 return
@@ -72,14 +88,18 @@ class StepRecorder:
     def _write(self, records: list[StepRecord]) -> None:
         if not records:
             return
-        data = b"".join(orjson.dumps(asdict(record), default=_plain) + b"\n" for record in records)
         try:
+            data = b"".join(
+                orjson.dumps(asdict(record), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n" for record in records
+            )
+            if self._file is not None and self._moved(self._file):
+                self._close()
             if self._file is None:
                 self._open()
             elif self._written + len(data) > self._max_bytes:
                 self._rotate()
             self._append(data)
-        except OSError as error:
+        except (OSError, TypeError) as error:  # the disk; or a value that is no JSON, from a policy or a drafter
             self._lose(len(records), str(error))
             self._close()  # and try to open anew with the next records
 
@@ -88,6 +108,12 @@ class StepRecorder:
         self._written = self._file.tell()
         # Where a full disk cut a line short, the next record must not continue it.
         self._append(self._header if self._written == 0 else b"\n" if self._cut_short() else b"")
+
+    def _moved(self, file: IO[bytes]) -> bool:
+        try:
+            return not os.path.samestat(os.fstat(file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return True
 
     def _cut_short(self) -> bool:
         with self._path.open("rb") as file:
@@ -116,10 +142,8 @@ class StepRecorder:
         self._open()
 
     def _lose(self, records: int, why: str) -> None:
-        if self.lost == 0:
-            log.warning("step records are being lost: %s", why)
-        self.lost += records
-
-
-def _plain(value: Any) -> Any:
-    raise TypeError(f"a step record holds {type(value).__name__}, which is no JSON value")
+        with self._losing:  # the engine's thread or ours
+            if self.lost == 0:
+                log.warning("step records are being lost: %s", why)
+            self._why = why
+            self.lost += records

@@ -145,6 +145,7 @@ class Scheduler:
                 self.cache.release(table)
                 return
             self.waiting.popleft()
+            self.cache.count_lookup(len(sequence.tokens), covered)
             sequence.table, sequence.computed, sequence.stage = table, covered, Stage.RUNNING
             sequence.tally.queue_ms += 1e3 * (now_s - sequence.queued_s)
             if sequence.output_tokens == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -35,3 +35,34 @@ class EngineSettings:
     shadow_len: int = 0  # how far free drafters are scored when they are not played
     record_token_ids: bool = False
     default_max_tokens: int | None = None  # for requests that name none; None: up to the context limit
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the setting and its bounds."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                least, most = BOUNDS.get(each.name, (1, MOST))
+                if not least <= value <= most:
+                    raise ValueError(f"{each.name} must be between {least} and {most}, not {value}")
+        if self.draft_len > self.max_draft_len:
+            raise ValueError(f"draft_len {self.draft_len} is above max_draft_len {self.max_draft_len}")
+        if self.max_step_tokens < self.max_sequences:
+            raise ValueError(
+                f"max_step_tokens {self.max_step_tokens} can't hold a token of each of max_sequences "
+                f"{self.max_sequences}"
+            )
+        if len(set(self.drafters)) < len(self.drafters):
+            raise ValueError(f"drafters {', '.join(self.drafters)}: each can be named once")
+
+
+MOST = 1 << 30
+BOUNDS = {
+    "kv_memory_mb": (0, MOST),
+    "draft_memory_mb": (0, MOST),
+    "threads": (0, 1024),
+    "draft_len": (0, 256),
+    "max_draft_len": (0, 256),
+    "shadow_len": (0, 256),
+    "block_tokens": (1, 1024),
+    "max_context": (1, 1 << 24),
+}

@@ -12,9 +12,10 @@ from typing import Any
 from decodeloop.engine.build import EmbeddedEngine
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.job import Job
-from decodeloop.types import Chunk, Load, ModelCard, Request, RequestRefused
+from decodeloop.types import ChatPrompt, Chunk, Load, ModelCard, Request, RequestRefused
 
 DRAIN_S = 10.0
+INTAKE_THREADS = 4  # that a long text holds up no other
 
 
 class EmbeddedUpstream:
@@ -23,14 +24,17 @@ class EmbeddedUpstream:
     def __init__(self, engine: EmbeddedEngine, *, created: int) -> None:
         self._engine = engine
         self._card = ModelCard(engine.name, created, engine.max_context)
-        self._texts = ThreadPoolExecutor(1, thread_name_prefix="decodeloop-intake")
+        self._texts = ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="decodeloop-intake")
+        # Compiling a hostile grammar takes seconds: it delays other grammars, and no plain request.
+        self._grammars = ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="decodeloop-grammar")
 
     async def start(self) -> None:
         self._engine.worker.start()
 
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close, DRAIN_S)
-        self._texts.shutdown(cancel_futures=True)
+        for pool in (self._texts, self._grammars):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
     def ready(self) -> bool:
         return self._engine.worker.alive
@@ -49,7 +53,8 @@ class EmbeddedUpstream:
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         loop = asyncio.get_running_loop()
-        prepared = await loop.run_in_executor(self._texts, self._engine.intake.prepare, request)
+        pool = self._grammars if is_constrained(request) else self._texts
+        prepared = await loop.run_in_executor(pool, self._engine.intake.prepare, request)
         answer = Answer(loop)
         self._engine.worker.submit(lambda: self._open(prepared, answer), answer.fail)
         try:
@@ -63,6 +68,12 @@ class EmbeddedUpstream:
     def _open(self, prepared: Prepared, answer: Answer) -> Job:
         answer.job = Job(prepared.request, lambda choice: self._engine.intake.open(prepared, choice), answer)
         return answer.job
+
+
+def is_constrained(request: Request) -> bool:
+    """Whether a grammar may have to be compiled for it."""
+    tools = isinstance(request.prompt, ChatPrompt) and bool(request.prompt.tools)
+    return tools or request.params.grammar is not None
 
 
 class Answer:

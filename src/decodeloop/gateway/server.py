@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from functools import partial
 from typing import Any, cast
 
@@ -11,7 +12,25 @@ from decodeloop.gateway.app import Gateway
 from decodeloop.gateway.protocol import BoundedHttp
 from decodeloop.gateway.settings import GatewaySettings
 
-__all__ = ["build_server", "serve"]
+__all__ = ["bind", "build_server", "serve"]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at that address (port 0: any free one), which nobody else has; it doesn't listen yet.
+
+    Raises OSError naming the address and what is wrong with it.
+    """
+    bound = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, UnicodeError) as error:
+        if bound is not None:
+            bound.close()
+        raise OSError(f"can't serve on {host} port {port}: {getattr(error, 'strerror', None) or error}") from None
+    return bound
 
 
 def build_server(app: Gateway, settings: GatewaySettings) -> uvicorn.Server:
@@ -36,6 +55,6 @@ def build_server(app: Gateway, settings: GatewaySettings) -> uvicorn.Server:
     )
 
 
-def serve(app: Gateway, settings: GatewaySettings) -> None:
-    """Serve until SIGINT or SIGTERM."""
-    build_server(app, settings).run()
+def serve(app: Gateway, settings: GatewaySettings, bound: socket.socket) -> None:
+    """Serve on `bound` until SIGINT or SIGTERM."""
+    build_server(app, settings).run([bound])

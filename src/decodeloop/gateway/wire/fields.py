@@ -87,7 +87,7 @@ class GenerationBody(Struct, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] = 1.0  # beyond: logits that overflow
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] = msgspec.field(default_factory=dict)
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_token_ids: list[TokenId] = msgspec.field(default_factory=list)

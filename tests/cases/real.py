@@ -1,0 +1,123 @@
+"""A tiny real model behind the real engine: torch in its batch-invariant mode, asked through its worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from decodeloop.engine.ask import Answer, ask
+from decodeloop.engine.build import EmbeddedEngine, build_engine
+from decodeloop.engine.models import Checkpoint
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.speculation.forward import Runner
+from decodeloop.types import Identity, Request, SamplingParams, StepRecord
+
+TEXT = "the cat sat on the mat, the cat sat on the mat, the cat"
+
+
+def request(prompt: Any = TEXT, *, seed: int = 1, organization: str = "local", **params: Any) -> Request:
+    """Any field of Request or of SamplingParams; temperature 0 and 24 tokens unless told otherwise."""
+    whole = {name: params.pop(name) for name in ("n", "speculation", "priority", "deadline_ms") if name in params}
+    return Request(
+        id=f"seed{seed}",
+        model="tiny",
+        prompt=prompt,
+        params=SamplingParams(**{"temperature": 0.0, "max_tokens": 24, **params}),
+        seed=seed,
+        identity=Identity(organization),
+        arrived_s=time.monotonic(),
+        **whole,
+    )
+
+
+@dataclass
+class Running:
+    """An engine that is being asked, and the records of its steps."""
+
+    engine: EmbeddedEngine
+    records: list[StepRecord] = field(default_factory=list)
+
+    def ask(self, *requests: Request, at_once: int = 64) -> list[Answer]:
+        answers = ask(self.engine, requests, at_once=at_once)
+        for answer in answers:
+            if answer.error is not None:
+                raise answer.error
+        return answers
+
+    def one(self, *args: Any, **params: Any) -> Answer:
+        return self.ask(request(*args, **params))[0]
+
+    @property
+    def rows(self):
+        return [row for record in self.records for row in record.rows]
+
+    @property
+    def cache(self):
+        return self.engine.engine.scheduler.cache
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One checkpoint, one runner for all engines that are made of it."""
+
+    checkpoint: Checkpoint
+    runner: Runner
+
+    @contextmanager
+    def engine(self, *, extra_drafters=None, **settings: Any):
+        """An engine that drafts 4 tokens with n-grams unless told otherwise; every block is free again at the end."""
+        base = EngineSettings(
+            runner="torch", fixed_shape=True, threads=1, max_context=512, kv_memory_mb=8, policy="fixed"
+        )
+        settings = replace(base, **settings)
+        records: list[StepRecord] = []
+        engine = build_engine(
+            self.checkpoint,
+            settings,
+            clock=time.monotonic,
+            name="tiny",
+            runner=self.runner,
+            extra_drafters=extra_drafters,
+            observers=(records.append,),
+        )
+        engine.worker.start()
+        try:
+            yield Running(engine, records)
+        finally:
+            engine.close(60.0)
+        cache = engine.engine.scheduler.cache
+        cache.reset_prefixes()
+        assert cache.free_blocks == cache.blocks, "blocks leaked"
+
+    def plain(self, *requests: Request) -> list[Answer]:
+        """Each alone, cold, without drafts: what every other way of serving must equal."""
+        with self.engine(policy="off", drafters=(), prefix_caching=False) as running:
+            return running.ask(*requests, at_once=1)
+
+
+def told(answer: Answer) -> tuple:
+    """Everything that a reader gets."""
+    return answer.texts, answer.token_ids, answer.finish_reasons, answer.usage and answer.usage.completion
+
+
+def drafting(kind: str, other_model: str = "") -> dict[str, Any]:
+    """Engine settings for a kind of drafter."""
+    models = {"first layer": "layers:1", "other model": other_model}
+    if kind in models:
+        return {"drafters": ("draft_model",), "drafter_options": {"draft_model": {"model": models[kind]}}}
+    return {"drafters": (kind,), "drafter_options": {"ngram": {"min_n": 1}} if kind == "ngram" else {}}
+
+
+def texts_of(checkpoint: Checkpoint, requests: Sequence[Request], answers: Sequence[Answer]) -> list[tuple[int, ...]]:
+    """Prompt and output in tokens: what an oracle replays."""
+    tokens = []
+    for asked, answer in zip(requests, answers, strict=True):
+        prompt = asked.prompt
+        ids = checkpoint.tokenizer.encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
+        if checkpoint.tokenizer.add_bos and isinstance(prompt, str):
+            ids = [checkpoint.tokenizer.bos_id, *ids]
+        tokens.append((*ids, *answer.token_ids[0]))
+    return tokens

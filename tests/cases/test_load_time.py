@@ -1,0 +1,92 @@
+"""What can't work is refused before the first request, with what was wrong and what would be right. (Case 22.)"""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from decodeloop.engine.build import build_engine
+from decodeloop.engine.settings import EngineSettings
+from tiny import tiny_hf
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"max_context": 0}, "max_context must be between 1 and"),
+        ({"max_context": -5}, "max_context"),
+        ({"threads": -1}, "threads must be between 0 and 1024, not -1"),
+        ({"threads": 100_000}, "threads"),  # torch dies of it
+        ({"max_sequences": 0}, "max_sequences"),
+        ({"max_waiting": 0}, "max_waiting"),
+        ({"prefill_chunk": 0}, "prefill_chunk"),  # prompts would never end
+        ({"block_tokens": 0}, "block_tokens"),
+        ({"kv_memory_mb": -4}, "kv_memory_mb"),
+        ({"draft_len": -1}, "draft_len"),
+        ({"draft_len": 13}, "draft_len 13 is above max_draft_len 12"),
+        ({"shadow_len": -1}, "shadow_len"),
+        ({"default_max_tokens": 0}, "default_max_tokens"),
+        ({"max_step_tokens": 31}, "max_step_tokens 31 can't hold a token of each of max_sequences 32"),
+        ({"drafters": ("ngram", "suffix", "ngram")}, "each can be named once"),
+    ],
+)
+def test_settings_have_bounds(setting, message):
+    with pytest.raises(ValueError, match=message):
+        EngineSettings(**setting)
+
+
+def opened(tiny, spec, **settings):
+    base = EngineSettings(runner="torch", fixed_shape=True, threads=1, max_context=128, kv_memory_mb=4)
+    options = {"drafters": ("draft_model",), "drafter_options": {"draft_model": {"model": spec}}}
+    return build_engine(tiny.checkpoint, replace(base, **options, **settings), clock=float, runner=tiny.runner)
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(tiny, models):
+    path = tiny_hf("llama", models / "smaller", vocab_size=300)
+    with pytest.raises(ValueError, match="a vocabulary of 300 tokens, the target one of 320"):
+        opened(tiny, str(path))
+
+
+def test_a_draft_model_of_another_tokenizer_is_refused(tiny, stranger, models):
+    """Of the same size, which is all that engines usually look at: two ids have changed places."""
+    path = shutil.copytree(stranger, models / "swapped")
+    text = (path / "tokenizer.json").read_text()
+    assert '"q": ' in text
+    (path / "tokenizer.json").write_text(
+        text.replace('"q": ', '"~~": ').replace('"z": ', '"q": ').replace('"~~": ', '"z": ')
+    )
+    with pytest.raises(ValueError, match=r"another tokenizer .* token \d+ is b'z' to it and b'q' to the target"):
+        opened(tiny, str(path))
+    assert opened(tiny, stranger).engine.proposers.names == ("draft_model",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", 'option "model"'),
+        ("layers:0", "N in 1..2"),
+        ("layers:3", "N in 1..2"),
+        ("layers:x", "N in 1..2"),
+        ("int4:layers", "N in 1..2"),
+        ("/nowhere", "an existing path"),
+    ],
+)
+def test_a_draft_model_that_is_none_is_refused(tiny, spec, message):
+    with pytest.raises(ValueError, match=message):
+        opened(tiny, spec)
+
+
+def test_a_draft_models_memory_is_bounded_at_load(tiny):
+    with pytest.raises(ValueError, match="0 MiB hold no KV block"):
+        opened(tiny, "layers:1", draft_memory_mb=0)
+
+
+def test_a_context_that_memory_cannot_hold_is_refused_with_the_numbers(tiny):
+    with pytest.raises(ValueError, match=r"of 5120 tokens needs 3 MiB .* kv_memory_mb is 1"):
+        opened(tiny, "layers:1", **{"max_context": 5120, "kv_memory_mb": 1})
+
+
+def test_a_junk_directory_is_no_draft_model(tiny, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(ValueError, match="neither config"):
+        opened(tiny, str(tmp_path))
