@@ -19,6 +19,7 @@ struct RowSet {
     float* f32 = nullptr;
     uint16_t* bf16 = nullptr;
     int8_t* int8 = nullptr;
+    int16_t* int16 = nullptr;  // the same integers, where the kernels want them wider
     float* scale = nullptr;
     float* scaled_sum = nullptr;
     int32_t* sum = nullptr;

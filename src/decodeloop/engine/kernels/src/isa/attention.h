@@ -32,67 +32,100 @@ static inline __attribute__((always_inline)) void steps(typename S::F (&acc)[kRo
     if constexpr (W::kSteps == 2) float_step<S, W, 1, kRows, kVectors>(acc, w, x, stride);
 }
 
-// q . k for kRows rows and the 16 positions of a block.
-template <class S, class W, int kRows>
-static void score_block(const typename W::Input* q, int64_t head_dim, const char* keys, float* scores) {
+// How many blocks of keys, or strips of 16 dimensions of values, a tile of rows treats at once: enough independent sums
+// to keep the multipliers busy, no more than there are registers.
+template <class S>
+static constexpr int pieces_at_once(int rows) {
+    int count = 1;
     constexpr int kVectors = kBlockTokens / S::kLanes;
-    typename S::F acc[kRows][kVectors];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc[r][v] = S::zero();
-    for (int64_t d = 0; d < head_dim; d += W::kInputs, keys += kBlockTokens * kLaneBytes)
-        steps<S, W, kRows, kVectors>(acc, keys, q + d, head_dim);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) S::store(scores + r * kChunk + v * S::kLanes, acc[r][v]);
+    while (count < 4 && 2 * count * kVectors * (rows + 1) < S::kRegisters) count *= 2;
+    return count;
 }
 
-// partials += weights . values over positions [from, to) for kRows rows. At an odd `to` the other half of the last
-// pair of values is left alone: it may hold anything.
-template <class S, class W, int kRows>
-static void weigh_values(const AttentionArgs& a, const typename W::Input* weights, int64_t from, int64_t to,
-                         float* partials) {
+template <class S>
+static inline void prefetch_lines(const char* from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64) S::prefetch(from + line);
+}
+
+// q . k for kRows rows and the 16 positions of each of kBlocks blocks.
+template <class S, class W, int kRows, int kBlocks>
+static void score_blocks(const typename W::Input* q, int64_t head_dim, const char* const* blocks, float* scores) {
     constexpr int kVectors = kBlockTokens / S::kLanes;
-    const int64_t step_bytes = a.head_dim * kLaneBytes;
-    const int64_t key_bytes = kBlockTokens / W::kInputs * step_bytes;
-    for (int64_t strip = 0; strip < a.head_dim; strip += kBlockTokens) {
-        typename S::F acc[kRows][kVectors];
+    typename S::F acc[kBlocks][kRows][kVectors];
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b)
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v) acc[b][r][v] = S::zero();
+    for (int64_t d = 0, at = 0; d < head_dim; d += W::kInputs, at += kBlockTokens * kLaneBytes)
+#pragma GCC unroll 4
+        for (int b = 0; b < kBlocks; ++b) steps<S, W, kRows, kVectors>(acc[b], blocks[b] + at, q + d, head_dim);
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b)
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v)
-                acc[r][v] = S::load(partials + r * a.partial_stride + strip + v * S::kLanes);
-        for (int64_t p = from; p < to; p += W::kInputs) {
-            const char* values = a.blocks[p / kBlockTokens] + key_bytes + strip * kLaneBytes +
-                                 p % kBlockTokens / W::kInputs * step_bytes;
-            if constexpr (W::kInputs == 2) {
-                if (p + 1 == to) {
-#pragma GCC unroll 8
-                    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-                        for (int v = 0; v < kVectors; ++v)
-                            acc[r][v] = W::mac(acc[r][v], W::low_weight(values + v * W::kVectorBytes),
-                                               W::low_input(weights + r * kChunk + p));
-                    break;
-                }
-            }
-            steps<S, W, kRows, kVectors>(acc, values, weights + p, kChunk);
+                S::store(scores + r * kChunk + b * kBlockTokens + v * S::kLanes, acc[b][r][v]);
+}
+
+// Blocks [from, to) for `rows` rows; brings their values and the keys that follow into the cache.
+template <class S, class W, int kRows>
+static void score_rows(const AttentionArgs& a, const typename W::Input* q, int64_t from, int64_t to, float* scores) {
+    if constexpr (kRows > 1)
+        if (a.rows < kRows) return score_rows<S, W, kRows - 1>(a, q, from, to, scores);
+    constexpr int kBlocks = pieces_at_once<S>(kRows);
+    const int64_t key_bytes = kBlockTokens / W::kInputs * kLaneBytes * a.head_dim;
+    for (int64_t b = from; b < to;) {
+        const int64_t count = b + kBlocks <= to ? kBlocks : 1;
+        for (int64_t i = b; i < b + count; ++i) {
+            prefetch_lines<S>(a.blocks[i] + key_bytes, key_bytes);
+            if (i + count < to) prefetch_lines<S>(a.blocks[i + count], key_bytes);
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v)
-                S::store(partials + r * a.partial_stride + strip + v * S::kLanes, acc[r][v]);
+        if (count == kBlocks)
+            score_blocks<S, W, kRows, kBlocks>(q, a.head_dim, a.blocks + b, scores + b * kBlockTokens);
+        else
+            score_blocks<S, W, kRows, 1>(q, a.head_dim, a.blocks + b, scores + b * kBlockTokens);
+        b += count;
     }
 }
 
-template <class S, class W, int kRows>
-static void score_rows(int rows, const typename W::Input* q, int64_t head_dim, const char* keys, float* scores) {
-    if constexpr (kRows > 1)
-        if (rows < kRows) return score_rows<S, W, kRows - 1>(rows, q, head_dim, keys, scores);
-    score_block<S, W, kRows>(q, head_dim, keys, scores);
+// partials += weights . values over positions [from, to), for kRows rows and kStrips strips of 16 dimensions. At an odd
+// `to` the other half of the last pair of values is left alone: it may hold anything.
+template <class S, class W, int kRows, int kStrips>
+static void weigh_strips(const AttentionArgs& a, const typename W::Input* weights, int64_t from, int64_t to,
+                         int64_t strip, float* partials) {
+    constexpr int kVectors = kStrips * kBlockTokens / S::kLanes;
+    const int64_t step_bytes = a.head_dim * kLaneBytes;
+    const int64_t key_bytes = kBlockTokens / W::kInputs * step_bytes;
+    typename S::F acc[kRows][kVectors];
+    partials += strip * kBlockTokens;
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = S::load(partials + r * a.partial_stride + v * S::kLanes);
+    for (int64_t p = from; p < to;) {
+        const char* values = a.blocks[p / kBlockTokens] + key_bytes + strip * kBlockTokens * kLaneBytes +
+                             p % kBlockTokens / W::kInputs * step_bytes;
+        const int64_t block_end = round_up(p + 1, kBlockTokens), end = block_end < to ? block_end : to;
+        for (; p + W::kInputs <= end; p += W::kInputs, values += step_bytes)
+            steps<S, W, kRows, kVectors>(acc, values, weights + p, kChunk);
+        if constexpr (W::kInputs == 2) {
+            if (p == end) continue;
+#pragma GCC unroll 8
+            for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+                for (int v = 0; v < kVectors; ++v)
+                    acc[r][v] = W::mac(acc[r][v], W::low_weight(values + v * W::kVectorBytes),
+                                       W::low_input(weights + r * kChunk + p));
+            ++p;
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) S::store(partials + r * a.partial_stride + v * S::kLanes, acc[r][v]);
 }
 
 template <class S, class W, int kRows>
@@ -101,7 +134,12 @@ static void weigh_rows(int rows, const AttentionArgs& a, const typename W::Input
     if (from >= to) return;
     if constexpr (kRows > 1)
         if (rows < kRows) return weigh_rows<S, W, kRows - 1>(rows, a, weights, from, to, partials);
-    weigh_values<S, W, kRows>(a, weights, from, to, partials);
+    constexpr int kStrips = pieces_at_once<S>(kRows);
+    const int64_t strips = a.head_dim / kBlockTokens;
+    int64_t strip = 0;
+    for (; strip + kStrips <= strips; strip += kStrips)
+        weigh_strips<S, W, kRows, kStrips>(a, weights, from, to, strip, partials);
+    for (; strip < strips; ++strip) weigh_strips<S, W, kRows, 1>(a, weights, from, to, strip, partials);
 }
 
 // Scores of whole blocks to softmax weights; the largest score and the sum of weights go to the partial.
@@ -143,8 +181,7 @@ static void attend(const AttentionArgs& a) {
             S::store(partial + d, S::zero());
         }
     }
-    for (int64_t b = all.from / kBlockTokens; b < ceil_div(all.to, kBlockTokens); ++b)
-        score_rows<S, W, kMaxAttentionRows>(a.rows, q, a.head_dim, a.blocks[b], scores + b * kBlockTokens);
+    score_rows<S, W, kMaxAttentionRows>(a, q, all.from / kBlockTokens, ceil_div(all.to, kBlockTokens), scores);
     for (int r = 0; r < a.rows; ++r)
         soften<S, W>(a, r, scores + r * kChunk, weights + r * kChunk, a.partials + r * a.partial_stride);
 

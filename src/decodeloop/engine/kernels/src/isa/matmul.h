@@ -15,7 +15,7 @@ struct Tiling {
     static constexpr int kUnitVectors = kUnit / S::kLanes;
     static constexpr int kMaxRows = (S::kRegisters - 1) / 2 - 1;
 
-    // Accumulators, a vector of weights for each column of them, and one input have to fit in the registers.
+    // Accumulators, a weight for each column of them, and one input have to fit in the registers.
     static constexpr int vectors(int rows) {
         int count = kUnitVectors;
         while (count > 1 && count * rows + count + 1 > S::kRegisters) count /= 2;
@@ -64,6 +64,7 @@ struct Bf16Weights {
     static typename S::F low_input(const Input* x) { return S::low_input(x); }
 };
 
+// One element of the weights' steps: acc[m][v] += weight[v] * input[m].
 template <class S, class W, int kStep, int kRows, int kVectors>
 static inline __attribute__((always_inline)) void float_step(typename S::F (&acc)[kRows][kVectors], const char* w,
                                                              const typename W::Input* x, int64_t stride) {
@@ -78,17 +79,18 @@ static inline __attribute__((always_inline)) void float_step(typename S::F (&acc
     }
 }
 
-// Tile `tile` of `tiles`: kRows rows from `row` on.
+// kRows rows from `row` on.
 template <class S, class W, int kRows>
-static void float_tile(const MatmulArgs& a, int64_t row, int64_t tile, int64_t tiles) {
+static void float_tile(const MatmulArgs& a, int64_t row) {
     constexpr int kVectors = Tiling<S>::vectors(kRows);
     constexpr int kPasses = Tiling<S>::kUnitVectors / kVectors;
     constexpr int kStepBytes = Tiling<S>::kUnitVectors * W::kVectorBytes;
     const int64_t steps = a.inputs / W::kInputs;
-    const int64_t ahead_step = kStepBytes / (kPasses * tiles);
+    const int64_t ahead_step = kStepBytes * kRows / (kPasses * a.rows);
+    const int64_t done = kStepBytes * row / a.rows * steps;
     for (int pass = 0; pass < kPasses; ++pass) {
         const char* w = a.unit + pass * kVectors * W::kVectorBytes;
-        const char* ahead = a.next + (tile * kPasses + pass) * steps * ahead_step;
+        const char* ahead = a.next + done + pass * steps * ahead_step;
         const typename W::Input* x = W::row(*a.x, row);
         typename S::F acc[kRows][kVectors];
 #pragma GCC unroll 16
@@ -112,114 +114,129 @@ static void float_tile(const MatmulArgs& a, int64_t row, int64_t tile, int64_t t
     }
 }
 
-// Four- and eight-bit weights: exact integer dot products of a group, then one multiply-add by the scales.
-template <class S, Format kFormat>
-struct GroupWeights {
-    static constexpr bool kEight = kFormat == Format::Int8;
-    static constexpr int kHalfBytes = kEight ? 512 : 256;  // 16 outputs
-    static constexpr int kScales = 2 * kHalfBytes;
-    static constexpr int kBytes = kScales + kUnit * (kFormat == Format::Int4 ? 4 : 2);
-    static const char* vector(const char* group, int v) {
-        constexpr int kPerHalf = kUnit / 2 / S::kLanes;
-        return group + v / kPerHalf * kHalfBytes + v % kPerHalf * S::kLanes * 4;
+template <class S, int kRows, int kVectors>
+static inline __attribute__((always_inline)) void nibble_step(typename S::I (&acc)[kRows][kVectors],
+                                                              const typename S::I (&weight)[kVectors], const int8_t* x,
+                                                              int64_t stride) {
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+        const typename S::I input = S::input_quad(x + m * stride);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = S::nibble_mac(acc[m][v], weight[v], input);
     }
-};
+}
 
-template <class S, int kRows>
+// dots[v][m] = exact products of a group's inputs with kVectors vectors of four-bit weights.
+template <class S, int kRows, int kVectors>
 static inline __attribute__((always_inline)) void nibble_dots(const char* w, const int8_t* x, int64_t stride,
-                                                              const int32_t* sum, int64_t groups,
-                                                              typename S::F (&dots)[kRows]) {
-    const typename S::Nibbles nibbles = S::load_nibbles(w);
+                                                              typename S::F (&dots)[kVectors][kRows]) {
+    typename S::I acc[kRows][kVectors];
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) dots[m] = S::dot(nibbles, x + m * stride, sum[m * groups]);
-}
-
-template <class S, int kRows>
-static inline __attribute__((always_inline)) void byte_dots(const char* w, const int8_t* x, int64_t stride,
-                                                            const int32_t* sum, int64_t groups,
-                                                            typename S::F (&dots)[kRows]) {
-    typename S::I acc[kRows];
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) acc[m] = S::zero_int();
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-        const typename S::Quad quad = S::load_quad(w + j * 64);
-#pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) acc[m] = S::dot4(acc[m], quad, x + m * stride + 4 * j);
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = S::zero_int();
+#pragma GCC unroll 1
+    for (int j = 0; j < 4; ++j, w += 64, x += 8) {
+        typename S::I weight[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) weight[v] = S::low_nibbles(w + v * S::kLanes * 4);
+        nibble_step<S, kRows, kVectors>(acc, weight, x, stride);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) weight[v] = S::high_nibbles(w + v * S::kLanes * 4);
+        nibble_step<S, kRows, kVectors>(acc, weight, x + 4, stride);
     }
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) dots[m] = S::finish_dot(acc[m], sum[m * groups]);
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) dots[v][m] = S::nibble_total(acc[m][v]);
 }
 
+// y[m] += dots[m] * d * the row's scale + min * its scaled sum, for one vector of outputs.
 template <class S, Format kFormat, int kRows>
-static void group_tile(const MatmulArgs& a, int64_t row, int64_t tile, int64_t tiles) {
-    using W = GroupWeights<S, kFormat>;
-    constexpr int kVectors = Tiling<S>::kUnitVectors;
+static inline __attribute__((always_inline)) void add_scaled(const RowSet& x, int64_t of_row, int64_t groups,
+                                                             const uint16_t* scales, typename S::F (&dots)[kRows],
+                                                             float* y) {
+    const typename S::F d = S::load_half(scales);
+    typename S::F min = S::zero();
+    if constexpr (kFormat == Format::Int4) min = S::load_half(scales + kUnit);
+    if constexpr (kFormat == Format::Int4Symmetric) min = S::mul(d, S::set1(-8.0f));
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+        const typename S::F scale = S::mul(d, S::set1(x.scale[of_row + m * groups]));
+        typename S::F sum = S::fma(dots[m], scale, S::load(y + m * kUnit));
+        if constexpr (kFormat != Format::Int8) sum = S::fma(min, S::set1(x.scaled_sum[of_row + m * groups]), sum);
+        S::store(y + m * kUnit, sum);
+    }
+}
+
+// Four- and eight-bit weights: exact integer products of a group, then one multiply-add by the scales.
+template <class S, Format kFormat, int kRows>
+static void group_tile(const MatmulArgs& a, int64_t row) {
+    constexpr bool kEight = kFormat == Format::Int8;
+    constexpr int kHalfBytes = kEight ? 512 : 256;  // 16 outputs
+    constexpr int kBytes = 2 * kHalfBytes + kUnit * (kFormat == Format::Int4 ? 4 : 2);
+    constexpr int kHalf = kUnit / 2 / S::kLanes;
     const int64_t groups = a.inputs / kGroup;
-    const int64_t ahead_step = W::kBytes / tiles;
-    const char* ahead = a.next + tile * groups * ahead_step;
-    typename S::F acc[kVectors][kRows];
-    for (int v = 0; v < kVectors; ++v)
-#pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) acc[v][m] = S::zero();
+    const int64_t ahead_step = kBytes * kRows / a.rows;
+    const char* ahead = a.next + kBytes * row / a.rows * groups;
+    alignas(64) float y[kRows][kUnit] = {};
     const char* group = a.unit;
-    for (int64_t g = 0; g < groups; ++g, group += W::kBytes, ahead += ahead_step) {
+    for (int64_t g = 0; g < groups; ++g, group += kBytes, ahead += ahead_step) {
         for (int64_t line = 0; line < ahead_step; line += 64) S::prefetch(ahead + line);
-        const int8_t* x = a.x->int8 + row * a.x->stride + g * kGroup;
-        const int64_t of_row = row * groups + g;
-        for (int v = 0; v < kVectors; ++v) {
-            typename S::F dots[kRows];
-            if constexpr (W::kEight)
-                byte_dots<S, kRows>(W::vector(group, v), x, a.x->stride, a.x->sum + of_row, groups, dots);
-            else
-                nibble_dots<S, kRows>(W::vector(group, v), x, a.x->stride, a.x->sum + of_row, groups, dots);
-            const uint16_t* scales = reinterpret_cast<const uint16_t*>(group + W::kScales) + v * S::kLanes;
-            const typename S::F d = S::load_half(scales);
-            typename S::F min = S::zero();
-            if constexpr (kFormat == Format::Int4) min = S::load_half(scales + kUnit);
-            if constexpr (kFormat == Format::Int4Symmetric) min = S::mul(d, S::set1(-8.0f));
-#pragma GCC unroll 16
-            for (int m = 0; m < kRows; ++m) {
-                const typename S::F scale = S::mul(d, S::set1(a.x->scale[of_row + m * groups]));
-                acc[v][m] = S::fma(dots[m], scale, acc[v][m]);
-                if constexpr (!W::kEight)
-                    acc[v][m] = S::fma(min, S::set1(a.x->scaled_sum[of_row + m * groups]), acc[v][m]);
+        const uint16_t* scales = reinterpret_cast<const uint16_t*>(group + 2 * kHalfBytes);
+        for (int half = 0; half < 2; ++half) {
+            const char* w = group + half * kHalfBytes;
+            typename S::F dots[kHalf][kRows];
+            if constexpr (kEight) {
+                for (int v = 0; v < kHalf; ++v)
+                    S::template byte_dots<kRows>(w + v * S::kLanes * 4, *a.x, row, g, dots[v]);
+            } else {
+                nibble_dots<S, kRows, kHalf>(w, a.x->int8 + row * a.x->stride + g * kGroup, a.x->stride, dots);
+            }
+#pragma GCC unroll 4
+            for (int v = 0; v < kHalf; ++v) {
+                const int output = half * kUnit / 2 + v * S::kLanes;
+                add_scaled<S, kFormat, kRows>(*a.x, row * groups + g, groups, scales + output, dots[v],
+                                              &y[0][output]);
             }
         }
     }
-    for (int v = 0; v < kVectors; ++v)
-#pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) S::store(a.y + (row + m) * a.y_stride + v * S::kLanes, acc[v][m]);
-}
-
-// Tiles as equal as can be: the last one must not be a lonely row.
-template <class S, class Tile>
-static void for_tiles(const MatmulArgs& a) {
-    const int64_t tiles = ceil_div(a.rows, Tiling<S>::kMaxRows);
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-        const int64_t from = a.rows * tile / tiles, to = a.rows * (tile + 1) / tiles;
-        Tile::template run<Tiling<S>::kMaxRows>(static_cast<int>(to - from), a, from, tile, tiles);
-    }
+    for (int m = 0; m < kRows; ++m)
+        for (int n = 0; n < kUnit; n += S::kLanes) S::store(a.y + (row + m) * a.y_stride + n, S::load(y[m] + n));
 }
 
 template <class S, Format kFormat>
 struct Tile {
     template <int kRows>
-    static void run(int rows, const MatmulArgs& a, int64_t row, int64_t tile, int64_t tiles) {
+    static void run(int rows, const MatmulArgs& a, int64_t row) {
         if constexpr (kRows > 1)
-            if (rows < kRows) return run<kRows - 1>(rows, a, row, tile, tiles);
+            if (rows < kRows) return run<kRows - 1>(rows, a, row);
         if constexpr (kFormat == Format::F32)
-            float_tile<S, F32Weights<S>, kRows>(a, row, tile, tiles);
+            float_tile<S, F32Weights<S>, kRows>(a, row);
         else if constexpr (kFormat == Format::BF16)
-            float_tile<S, Bf16Weights<S>, kRows>(a, row, tile, tiles);
+            float_tile<S, Bf16Weights<S>, kRows>(a, row);
         else
-            group_tile<S, kFormat, kRows>(a, row, tile, tiles);
+            group_tile<S, kFormat, kRows>(a, row);
     }
 };
 
+// Full tiles first: they keep the multipliers busiest. A rest of one row, or of the four that leave half of the
+// registers idle, takes rows from the last full tile.
+template <class S>
+static int tile_rows(int64_t rows) {
+    constexpr int kMax = Tiling<S>::kMaxRows;
+    if (rows <= kMax) return static_cast<int>(rows);
+    if (rows == kMax + 1 || rows == kMax + 4) return kMax - 1;
+    return kMax;
+}
+
 template <class S, Format kFormat>
 static void matmul(const MatmulArgs& a) {
-    for_tiles<S, Tile<S, kFormat>>(a);
+    for (int64_t row = 0; row < a.rows;) {
+        const int rows = tile_rows<S>(a.rows - row);
+        Tile<S, kFormat>::template run<Tiling<S>::kMaxRows>(rows, a, row);
+        row += rows;
+    }
 }
 
 }  // namespace decodeloop

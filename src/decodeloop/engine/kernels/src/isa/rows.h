@@ -92,6 +92,8 @@ static void to_int8(const RowSet& rows, int64_t row, int64_t from, int64_t to) {
             sum = S::add(sum, values[v]);
         }
         S::store_int8(q + g * kGroup, values);
+        if constexpr (S::kWideInputs)
+            for (int64_t i = g * kGroup; i < (g + 1) * kGroup; ++i) rows.int16[row * rows.stride + i] = q[i];
         const float total = lane_sum<S>(sum);  // a sum of small integers: exact
         rows.scale[row * groups + g] = scale;
         rows.sum[row * groups + g] = static_cast<int32_t>(total);

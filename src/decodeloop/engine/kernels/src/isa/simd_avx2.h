@@ -63,49 +63,54 @@ struct Simd {
     static constexpr RowKind kPairRows = RowKind::F32;
     static const Input* input_row(const RowSet& x, int64_t m) { return x.f32 + m * x.stride; }
 
-    // Four-bit groups: [4][kLanes of 16][4] nibble pairs.
-    struct Nibbles {
-        I q[8];
-    };
-    static Nibbles load_nibbles(const char* p) {
-        const I mask = _mm256_set1_epi8(15);
-        Nibbles out;
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-            const I pair = _mm256_loadu_si256(reinterpret_cast<const I*>(p + j * 64));
-            out.q[2 * j] = _mm256_and_si256(pair, mask);
-            out.q[2 * j + 1] = _mm256_and_si256(_mm256_srli_epi16(pair, 4), mask);
-        }
-        return out;
-    }
-    // Sixteen-bit sums can't overflow: 8 quads of pairs <= 2 * 15 * 127.
-    static F dot(const Nibbles& w, const int8_t* x, int32_t) {
-        I low = _mm256_maddubs_epi16(w.q[0], quad(x));
-        I high = _mm256_maddubs_epi16(w.q[1], quad(x + 4));
-#pragma GCC unroll 3
-        for (int j = 1; j < 4; ++j) {
-            low = _mm256_add_epi16(low, _mm256_maddubs_epi16(w.q[2 * j], quad(x + 8 * j)));
-            high = _mm256_add_epi16(high, _mm256_maddubs_epi16(w.q[2 * j + 1], quad(x + 8 * j + 4)));
-        }
-        return _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1)));
-    }
-
-    // Eight-bit groups, four inputs of kLanes outputs at a time. maddubs wants one operand unsigned.
-    struct Quad {
-        I w, magnitude;
-    };
-    static Quad load_quad(const char* p) {
-        const I w = _mm256_loadu_si256(reinterpret_cast<const I*>(p));
-        return {w, _mm256_abs_epi8(w)};
-    }
+    // Four-bit weights: vectors of kLanes outputs by four inputs. The 16-bit sums of a group can't overflow: 8 quads of
+    // pairs are at most 8 * 2 * 15 * 127.
     static I zero_int() { return _mm256_setzero_si256(); }
-    static I dot4(I acc, const Quad& w, const int8_t* x) {
-        const I pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(quad(x), w.w));
-        return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    static I low_nibbles(const char* p) { return _mm256_and_si256(load_bytes(p), _mm256_set1_epi8(15)); }
+    static I high_nibbles(const char* p) {
+        return _mm256_and_si256(_mm256_srli_epi16(load_bytes(p), 4), _mm256_set1_epi8(15));
     }
-    static F finish_dot(I acc, int32_t) { return _mm256_cvtepi32_ps(acc); }
+    static I input_quad(const int8_t* x) {
+        int32_t four;
+        __builtin_memcpy(&four, x, sizeof four);
+        return _mm256_set1_epi32(four);
+    }
+    // In assembly, so that the sums are taken up at once: compilers put them off, and run out of registers.
+    static I nibble_mac(I acc, I w, I x) {
+        I product;
+        asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(acc), "=&x"(product) : "x"(w), "x"(x));
+        return acc;
+    }
+    static F nibble_total(I acc) { return _mm256_cvtepi32_ps(_mm256_madd_epi16(acc, _mm256_set1_epi16(1))); }
 
-    // 32 floats to int8 with one scale; returns the sum of the integers.
+    // Eight-bit weights of kLanes outputs, widened like their inputs: sixteen bits hold no two products of bytes.
+    template <int kRows>
+    static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
+        const int16_t* x = rows.int16 + row * rows.stride + group * kGroup;
+        I low[kRows], high[kRows];  // outputs 0..3 and 4..7, two sums of each
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; ++m) low[m] = high[m] = _mm256_setzero_si256();
+#pragma GCC unroll 1
+        for (int quad = 0; quad < 8; ++quad, w += 64, x += 4) {
+            const I low_weight = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w)));
+            const I high_weight = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16)));
+#pragma GCC unroll 16
+            for (int m = 0; m < kRows; ++m) {
+                int64_t four;
+                __builtin_memcpy(&four, x + m * rows.stride, sizeof four);
+                const I input = _mm256_set1_epi64x(four);
+                low[m] = pair_products(low[m], low_weight, input);
+                high[m] = pair_products(high[m], high_weight, input);
+            }
+        }
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; ++m) {
+            const I sums = _mm256_hadd_epi32(low[m], high[m]);
+            dots[m] = _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(sums, 0b11011000));
+        }
+    }
+
+    // 32 whole numbers.
     static void store_int8(int8_t* p, const F* x) {
         const I low = _mm256_packs_epi32(_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1]));
         const I high = _mm256_packs_epi32(_mm256_cvtps_epi32(x[2]), _mm256_cvtps_epi32(x[3]));
@@ -113,13 +118,15 @@ struct Simd {
         const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         _mm256_storeu_si256(reinterpret_cast<I*>(p), bytes);
     }
+    static constexpr bool kWideInputs = true;  // RowSet::int16 is wanted
 
 private:
-    static I quad(const int8_t* x) {
-        int32_t four;
-        __builtin_memcpy(&four, x, sizeof four);
-        return _mm256_set1_epi32(four);
+    static I pair_products(I acc, I w, I x) {
+        I product;
+        asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(acc), "=&x"(product) : "x"(w), "x"(x));
+        return acc;
     }
+    static I load_bytes(const char* p) { return _mm256_loadu_si256(reinterpret_cast<const I*>(p)); }
 };
 
 }  // namespace decodeloop::avx2

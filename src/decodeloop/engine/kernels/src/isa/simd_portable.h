@@ -66,43 +66,45 @@ struct Simd {
     static constexpr RowKind kPairRows = RowKind::F32;
     static const Input* input_row(const RowSet& x, int64_t m) { return x.f32 + m * x.stride; }
 
-    struct Nibbles {
-        const uint8_t* pairs;
-    };
-    static Nibbles load_nibbles(const char* p) { return {reinterpret_cast<const uint8_t*>(p)}; }
-    static F dot(const Nibbles& w, const int8_t* x, int32_t) {
-        int32_t sums[kLanes] = {};
-        for (int j = 0; j < 4; ++j)
-            for (int n = 0; n < kLanes; ++n)
-                for (int i = 0; i < 4; ++i) {
-                    const int pair = w.pairs[j * 64 + n * 4 + i];
-                    sums[n] += (pair & 15) * x[8 * j + i] + (pair >> 4) * x[8 * j + 4 + i];
-                }
-        return to_float(sums);
-    }
-
-    using Quad = const int8_t*;
-    static Quad load_quad(const char* p) { return reinterpret_cast<const int8_t*>(p); }
+    // Four inputs of kLanes outputs, as bytes.
+    typedef int8_t Bytes __attribute__((vector_size(16)));
     static I zero_int() { return I{}; }
-    static I dot4(I acc, Quad w, const int8_t* x) {
-        int32_t sums[kLanes];
-        for (int n = 0; n < kLanes; ++n)
-            sums[n] = w[4 * n] * x[0] + w[4 * n + 1] * x[1] + w[4 * n + 2] * x[2] + w[4 * n + 3] * x[3];
-        I add;
-        std::memcpy(&add, sums, sizeof add);
-        return acc + add;
+    static I low_nibbles(const char* p) { return reinterpret_cast<I>(load_bytes(p) & 15); }
+    static I high_nibbles(const char* p) { return reinterpret_cast<I>((load_bytes(p) >> 4) & 15); }
+    static I input_quad(const int8_t* x) {
+        int32_t four;
+        std::memcpy(&four, x, sizeof four);
+        return I{four, four, four, four};
     }
-    static F finish_dot(I acc, int32_t) { return __builtin_convertvector(acc, F); }
+    static I nibble_mac(I acc, I w, I x) { return acc + quad_products(w, x); }
+    static F nibble_total(I acc) { return __builtin_convertvector(acc, F); }
+    template <int kRows>
+    static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
+        const int8_t* x = rows.int8 + row * rows.stride + group * kGroup;
+        I acc[kRows] = {};
+        for (int quad = 0; quad < 8; ++quad) {
+            const I weight = reinterpret_cast<I>(load_bytes(w + quad * 64));
+            for (int m = 0; m < kRows; ++m)
+                acc[m] += quad_products(weight, input_quad(x + m * rows.stride + 4 * quad));
+        }
+        for (int m = 0; m < kRows; ++m) dots[m] = __builtin_convertvector(acc[m], F);
+    }
+    static constexpr bool kWideInputs = false;
 
     static void store_int8(int8_t* p, const F* x) {
         for (int i = 0; i < 32; ++i) p[i] = static_cast<int8_t>(x[i / kLanes][i % kLanes]);
     }
 
 private:
-    static F to_float(const int32_t* sums) {
-        I whole;
-        std::memcpy(&whole, sums, sizeof whole);
-        return __builtin_convertvector(whole, F);
+    static Bytes load_bytes(const char* p) {
+        Bytes bytes;
+        std::memcpy(&bytes, p, sizeof bytes);
+        return bytes;
+    }
+    // Each lane: the sum of four products of bytes. Byte i of a lane is brought to its top and shifted down again.
+    static I quad_products(I w, I x) {
+        return (w << 24 >> 24) * (x << 24 >> 24) + (w << 16 >> 24) * (x << 16 >> 24) +
+               (w << 8 >> 24) * (x << 8 >> 24) + (w >> 24) * (x >> 24);
     }
 };
 
