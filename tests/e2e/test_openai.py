@@ -92,7 +92,7 @@ def test_thirty_parallel_json_answers_are_valid(served):
     schema = {
         "type": "object",
         "properties": {
-            "id": {"type": "integer", "maximum": 9},
+            "id": {"type": "integer", "minimum": 0, "maximum": 9},
             "tags": {"type": "array", "maxItems": 2, "items": {"enum": ["a", "b"]}},
         },
         "required": ["id", "tags"],
@@ -102,6 +102,7 @@ def test_thirty_parallel_json_answers_are_valid(served):
         model="model",
         messages=MESSAGES,
         n=30,
+        seed=8,
         temperature=1,
         max_tokens=120,
         response_format={"type": "json_schema", "json_schema": {"name": "t", "schema": schema}},
