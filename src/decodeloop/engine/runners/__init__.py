@@ -33,6 +33,7 @@ class RunnerOptions:
 runners = Registry[Runner](
     "runners",
     {
+        "native": "decodeloop.engine.runners.native:NativeRunner",
         "torch": "decodeloop.engine.runners.torch:TorchRunner",
         "toy": "decodeloop.engine.runners.toy:ToyRunner",
     },

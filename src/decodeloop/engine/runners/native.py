@@ -130,7 +130,9 @@ class NativeRunner:
 def usable_threads() -> int:
     """One for each core that affinity and CPU quota leave to this process; a part of a core counts as one."""
     hardware = read_hardware()
-    return hardware.cores if hardware.quota_cores is None else max(1, min(hardware.cores, math.ceil(hardware.quota_cores)))
+    return (
+        hardware.cores if hardware.quota_cores is None else max(1, min(hardware.cores, math.ceil(hardware.quota_cores)))
+    )
 
 
 def _check(options: RunnerOptions) -> None:
