@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ class NativeRunner:
             dtype=options.dtype,
             layers=layers,
             isa=options.options.get("isa", ""),
-            threads=options.threads or usable_threads(),
+            threads=options.threads or read_hardware().threads,
         )
         self._engine = kernels.load().Engine(self.loaded.weights, layers, self.loaded.kv_format)
         self._blocks_per_block = options.block_tokens // UNIT_BLOCK
@@ -125,14 +124,6 @@ class NativeRunner:
         if self._layers > other._layers:
             raise ValueError(f"native: weights_of has {other._layers} layers, fewer than {self._layers}")
         return other.loaded
-
-
-def usable_threads() -> int:
-    """One for each core that affinity and CPU quota leave to this process; a part of a core counts as one."""
-    hardware = read_hardware()
-    return (
-        hardware.cores if hardware.quota_cores is None else max(1, min(hardware.cores, math.ceil(hardware.quota_cores)))
-    )
 
 
 def _check(options: RunnerOptions) -> None:
