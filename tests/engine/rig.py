@@ -122,7 +122,9 @@ class Rig:
         self.engine = Engine(
             runner=self.runner,
             scheduler=self.scheduler,
-            proposers=Proposers(drafters or {}, shadow_len=self.settings.shadow_len, shares_noise=judge.shares_noise),
+            proposers=Proposers(
+                drafters or {}, shadow_len=self.settings.shadow_len or 0, shares_noise=judge.shares_noise
+            ),
             verifier=judge,
             policy=policies.load(policy)(limits, None),
             tokenizer=self.text,

@@ -12,6 +12,7 @@ import orjson
 import typer
 
 from decodeloop.cli import flags
+from decodeloop.cli.costs import measured_costs
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import open_model, short_name, stderr
 from decodeloop.engine.ask import submit
@@ -55,10 +56,18 @@ def generate(
         "draft_len": draft_len,
     }
     settings = flags.engine_settings(EngineSettings(max_sequences=1), given)
-    checkpoint = open_model(model, read_environment())
+    environment = read_environment()
+    checkpoint = open_model(model, environment)
     steps: list[StepRecord] = []
     observe = (steps.append, _explain) if explain else (steps.append,)
-    engine = build_engine(checkpoint, settings, clock=time.monotonic, name=short_name(model), observers=observe)
+    engine = build_engine(
+        checkpoint,
+        settings,
+        clock=time.monotonic,
+        name=short_name(model),
+        measure=measured_costs(checkpoint, settings, environment),
+        observers=observe,
+    )
     as_chat = checkpoint.chat_template is not None and not raw
     request = Request(
         id="generate",

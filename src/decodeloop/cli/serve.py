@@ -15,6 +15,7 @@ import typer
 
 from decodeloop import config
 from decodeloop.cli import flags
+from decodeloop.cli.costs import measured_costs
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.opening import open_model, provenance, short_name, stderr
 from decodeloop.engine.build import EmbeddedEngine, build_engine
@@ -104,7 +105,14 @@ def _serve(settings: ServeConfig, environment: Environment) -> None:
         checkpoint = open_model(settings.model, environment)
         recorder = _recorder(settings, checkpoint)
         name = settings.served_model_name or short_name(settings.model)
-        engine = build_engine(checkpoint, settings.engine, clock=time.monotonic, name=name, recorder=recorder)
+        engine = build_engine(
+            checkpoint,
+            settings.engine,
+            clock=time.monotonic,
+            name=name,
+            measure=measured_costs(checkpoint, settings.engine, environment),
+            recorder=recorder,
+        )
         upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
         _greet(settings, engine, bound.getsockname()[1])
         for signum in (signal.SIGINT, signal.SIGTERM):

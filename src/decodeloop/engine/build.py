@@ -26,12 +26,14 @@ from decodeloop.engine.text.parsing import Parsing
 from decodeloop.engine.totals import Totals
 from decodeloop.engine.worker import Worker
 from decodeloop.policy import Policy, PolicySettings, policies
-from decodeloop.speculation import Drafter, DrafterSetup
+from decodeloop.speculation import Drafter, DrafterSetup, Verifier
 from decodeloop.speculation.drafters import drafters
 from decodeloop.speculation.verifiers import verifiers
 from decodeloop.types import CostModel, StepRecord
 
 Observer = Callable[[StepRecord], None]
+AUTO_RUNNERS = ("native", "torch")  # the fastest first
+Measure = Callable[[Runner, MemoryPlan], CostModel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,6 @@ def choose_runner(
     raise RuntimeError("no runner can execute this model here: " + "; ".join(f"{n}: {r}" for n, r in refusals.items()))
 
 
-AUTO_RUNNERS = ("native", "torch")
-
-
 def build_engine(
     checkpoint: Checkpoint,
     settings: EngineSettings,
@@ -116,15 +115,15 @@ def build_engine(
     clock: Callable[[], float],
     name: str | None = None,
     runner: Runner | None = None,
-    cost: CostModel | None = None,
+    measure: Measure | None = None,
     extra_drafters: Mapping[str, Drafter] | None = None,
     observers: tuple[Observer, ...] = (),
     recorder: StepRecorder | None = None,
 ) -> EmbeddedEngine:
     """An engine for `checkpoint`.
 
-    runner: an opened one, else `settings` choose. extra_drafters: beside those that `settings` name. recorder: a
-    started one, which its owner closes.
+    runner: an opened one, else `settings` choose. measure: what gives a learning policy its costs.
+    extra_drafters: beside those that `settings` name. recorder: a started one, which its owner closes.
 
     Raises:
         ValueError: settings that can't hold, unknown names, or what doesn't fit in memory, with the numbers.
@@ -136,13 +135,17 @@ def build_engine(
     scheduler = Scheduler(cache, settings, memory.max_context)
     verifier = verifiers.load(settings.verifier)()
     playing = {**open_drafters(checkpoint, settings, runner, memory.max_context), **(extra_drafters or {})}
-    proposers = Proposers(playing, shadow_len=settings.shadow_len, shares_noise=verifier.shares_noise)
+    policy = open_policy(settings, verifier, (lambda: measure(runner, memory)) if measure else None)
+    shadow_len = settings.shadow_len
+    if shadow_len is None:
+        shadow_len = settings.max_draft_len if policy.learns else 0
+    proposers = Proposers(playing, shadow_len=shadow_len, shares_noise=verifier.shares_noise)
     engine = Engine(
         runner=runner,
         scheduler=scheduler,
         proposers=proposers,
         verifier=verifier,
-        policy=open_policy(settings, cost),
+        policy=policy,
         tokenizer=checkpoint.tokenizer,
         settings=settings,
         clock=clock,
@@ -162,11 +165,17 @@ def build_engine(
     return EmbeddedEngine(name or checkpoint.name, checkpoint, engine, worker, intake, memory, totals, recorder)
 
 
-def open_policy(settings: EngineSettings, cost: CostModel | None) -> Policy:
+def open_policy(settings: EngineSettings, verifier: Verifier, measure: Callable[[], CostModel] | None) -> Policy:
+    """The policy that `settings` name; costs are measured only for one that learns."""
     limits = PolicySettings(
         max_draft_len=settings.max_draft_len, draft_len=settings.draft_len, options=settings.policy_options
     )
-    return policies.load(settings.policy)(limits, cost)
+    build = policies.load(settings.policy)
+    policy = build(limits, None)
+    if not policy.learns:
+        return policy
+    limits = replace(limits, options={"verifier_admits": int(verifier.admits), **settings.policy_options})
+    return build(limits, None if measure is None else measure())
 
 
 def open_drafters(

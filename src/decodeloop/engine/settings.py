@@ -32,7 +32,7 @@ class EngineSettings:
     draft_len: int = 4
     max_draft_len: int = 12
     policy_options: Mapping[str, Any] = field(default_factory=dict)
-    shadow_len: int = 0  # how far free drafters are scored when they are not played
+    shadow_len: int | None = None  # how far free drafters are scored when not played; None: as far as the policy learns
     record_token_ids: bool = False
     default_max_tokens: int | None = None  # for requests that name none; None: up to the context limit
 

@@ -21,7 +21,12 @@ class PolicySettings:
 
 
 class Policy(Protocol):
-    """Built as `cls(settings, cost)`; cost is None until the machine has been measured."""
+    """Built as `cls(settings, cost)`; cost is None until the machine has been measured.
+
+    learns: whether it wants costs measured at start and free drafters scored at every step.
+    """
+
+    learns: bool
 
     def plan(self, load: Load, requests: Sequence[DecodeRequest]) -> Plan:
         """Before anything is drawn: per request a draft_len and a drafter."""

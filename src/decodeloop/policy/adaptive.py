@@ -57,6 +57,8 @@ class _Open:
 class AdaptivePolicy:
     """Owns its beliefs, its costs and its guard; everything else is computed from them anew at every step."""
 
+    learns = True
+
     def __init__(
         self,
         name: str,

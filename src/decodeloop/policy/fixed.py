@@ -13,6 +13,8 @@ from decodeloop.types import CostModel, Decision, DecodeRequest, Knowledge, Load
 class FixedPolicy:
     """`settings.draft_len` tokens, or what the caller asked for; all of a draft is verified."""
 
+    learns = False
+
     def __init__(self, settings: PolicySettings, cost: CostModel | None = None) -> None:
         if not 0 <= settings.draft_len <= settings.max_draft_len:
             raise ValueError(f"draft_len {settings.draft_len} is not within 0..max_draft_len {settings.max_draft_len}")

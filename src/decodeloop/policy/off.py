@@ -12,6 +12,8 @@ from decodeloop.types import CostModel, Decision, DecodeRequest, Load, Plan, Rea
 
 
 class OffPolicy:
+    learns = False
+
     def __init__(self, settings: PolicySettings, cost: CostModel | None = None) -> None:
         self._settings = settings
 

@@ -42,6 +42,8 @@ class ReferencePolicy:
     """Five rules, in this order: high load, off; what the caller asked; creative and hot, off; predictable, on;
     low recent acceptance, off. Else on: `settings.draft_len` tokens, all verified."""
 
+    learns = False
+
     def __init__(self, settings: PolicySettings, cost: CostModel | None = None) -> None:
         self._settings = settings
         self._acceptance: dict[tuple[str, RequestClass], float] = {}
