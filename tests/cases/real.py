@@ -10,6 +10,7 @@ from typing import Any
 
 from decodeloop.engine.ask import Answer, ask
 from decodeloop.engine.build import EmbeddedEngine, build_engine
+from decodeloop.engine.kv_cache import KvCache
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.speculation.forward import Runner
@@ -67,8 +68,11 @@ class Tiny:
     runner: Runner
 
     @contextmanager
-    def engine(self, *, extra_drafters=None, **settings: Any):
-        """An engine that drafts 4 tokens with n-grams unless told otherwise; every block is free again at the end."""
+    def engine(self, *, extra_drafters=None, blocks: int | None = None, **settings: Any):
+        """An engine that drafts 4 tokens with n-grams unless told otherwise; every block is free again at the end.
+
+        blocks: of the KV pool, if less than what `kv_memory_mb` affords.
+        """
         base = EngineSettings(
             runner="torch", fixed_shape=True, threads=1, max_context=512, kv_memory_mb=8, policy="fixed"
         )
@@ -83,6 +87,8 @@ class Tiny:
             extra_drafters=extra_drafters,
             observers=(records.append,),
         )
+        if blocks is not None:
+            engine.engine.scheduler.cache = KvCache(blocks, 16, prefix_caching=settings.prefix_caching)
         engine.worker.start()
         try:
             yield Running(engine, records)
@@ -99,8 +105,8 @@ class Tiny:
 
 
 def told(answer: Answer) -> tuple:
-    """Everything that a reader gets."""
-    return answer.texts, answer.token_ids, answer.finish_reasons, answer.usage and answer.usage.completion
+    """Everything that a reader gets, to the last bit."""
+    return answer.texts, answer.token_ids, answer.logprobs, answer.finish_reasons, answer.usage.completion
 
 
 def drafting(kind: str, other_model: str = "") -> dict[str, Any]:

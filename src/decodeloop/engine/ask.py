@@ -10,16 +10,17 @@ from functools import partial
 from decodeloop.engine.build import EmbeddedEngine
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.job import Job, Reader
-from decodeloop.types import Chunk, FinishReason, Report, Request, RequestRefused, Usage
+from decodeloop.types import Chunk, FinishReason, Report, Request, RequestRefused, TokenLogprob, Usage
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came back for one request. Per choice: text, token ids, why it ended."""
+    """What came back for one request. Per choice: text, token ids, log-probabilities if asked, why it ended."""
 
     request: Request
     texts: dict[int, str] = field(default_factory=dict)
     token_ids: dict[int, list[int]] = field(default_factory=dict)
+    logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     finish_reasons: dict[int, FinishReason] = field(default_factory=dict)
     usage: Usage | None = None
     report: Report | None = None
@@ -28,6 +29,7 @@ class Answer:
     def add(self, chunk: Chunk) -> None:
         self.texts[chunk.index] = self.texts.get(chunk.index, "") + chunk.reasoning + chunk.text
         self.token_ids.setdefault(chunk.index, []).extend(chunk.token_ids)
+        self.logprobs.setdefault(chunk.index, []).extend(chunk.logprobs)
         if chunk.finish_reason is not None:
             self.finish_reasons[chunk.index] = chunk.finish_reason
         self.usage, self.report = chunk.usage or self.usage, chunk.report or self.report
