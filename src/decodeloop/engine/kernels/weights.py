@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decodeloop.engine import kernels
-from decodeloop.engine.kernels.rotary import frequencies
 from decodeloop.engine.models import Checkpoint, ModelConfig, Weight
+from decodeloop.engine.models.rope import rope_frequencies
 
 DTYPES = ("auto", "fp32", "bf16", "int8", "int4")
 _ALIASES = {"float32": "fp32", "bfloat16": "bf16"}
@@ -49,12 +49,8 @@ def load_weights(checkpoint: Checkpoint, *, dtype: str, layers: int, isa: str, t
     loader.matrix("embed", is_head=True)
     if not config.tied_embeddings:
         loader.matrix("head", is_head=True)
-    window_theta = config.rope_theta if config.rope_theta_window is None else config.rope_theta_window
-    window_scaling = config.rope_scaling if config.rope_theta_window is None else None
-    loader.weights.set_frequencies(
-        frequencies(config.head_dim, config.rope_theta, config.rope_scaling).tolist(),
-        frequencies(config.head_dim, window_theta, window_scaling).tolist(),
-    )
+    ordinary, window = rope_frequencies(config)
+    loader.weights.set_frequencies(ordinary.tolist(), window.tolist())
     return LoadedWeights(loader.weights, loader.format(), "fp32" if set(loader.bytes) == {"fp32"} else "bf16")
 
 

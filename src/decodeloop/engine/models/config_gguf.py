@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodeloop.engine.models import ModelConfig, ModelError, RopeScaling
+from decodeloop.engine.models.rope import frequencies
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 _LARGEST = 1 << 40
@@ -149,10 +150,6 @@ def _llama3_scaling(keys: _Keys, factors: npt.NDArray[np.float32], head_dim: int
     return scaling
 
 
-def llama3_divisors(scaling: RopeScaling, theta: float, head_dim: int) -> npt.NDArray[np.float64]:
+def llama3_divisors(scaling: RopeScaling, theta: float, head_dim: int) -> npt.NDArray[np.float32]:
     """[head_dim/2]: what each rotary frequency is divided by (Llama 3.1's rule: long waves by `factor`, short by 1)."""
-    frequencies = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    waves = scaling.original_max_context * frequencies / (2 * np.pi)  # in the original context
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = np.clip((waves - low) / (high - low), 0.0, 1.0)
-    return np.asarray(1.0 / ((1.0 - smooth) / scaling.factor + smooth))
+    return frequencies(head_dim, theta, None) / frequencies(head_dim, theta, scaling)

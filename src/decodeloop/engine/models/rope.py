@@ -7,9 +7,17 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.engine.models import RopeScaling
+from decodeloop.engine.models import ModelConfig, RopeScaling
 
 Floats = npt.NDArray[np.float32]
+
+
+def rope_frequencies(config: ModelConfig) -> tuple[Floats, Floats]:
+    """Of a model's ordinary layers and of its window layers, the same where those have no theta of their own."""
+    ordinary = frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    if config.rope_theta_window is None:
+        return ordinary, ordinary
+    return ordinary, frequencies(config.head_dim, config.rope_theta_window, None)
 
 
 def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Floats:
