@@ -84,7 +84,7 @@ class AdaptivePolicy:
     def plan(self, load: Load, requests: Sequence[DecodeRequest]) -> Plan:
         self._open = None
         self._aim.meet(requests)
-        if self._costs is None:
+        if self._costs is None or not requests:
             modest = MODEST_LEN if load.running <= MODEST_LOAD and not load.waiting else 0
             return plan_of(self._choosing.modest(request, modest) for request in requests)
         step = Step(load, requests, self._beliefs.tracks, self._costs, self._aim, self._guard)

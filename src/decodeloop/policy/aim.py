@@ -13,9 +13,9 @@ from decodeloop.types import DecodeRequest, FloatArray, Reason, StepRecord
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """rate: tokens a ms that decoding alone could earn now, at best. mixed: prompt tokens share the step."""
+    """rate: what decoding alone could earn a ms now, for given weights. mixed: prompt tokens share the step."""
 
-    rate: Callable[[], float]
+    rate: Callable[[FloatArray | None], float]
     mixed: bool
 
 

@@ -1,8 +1,9 @@
 """Speculation may not make a class slower than plain decoding, by measurement and not only by prediction.
 
-Every step is compared with what a plain step would have taken (the cost surface, which plain steps keep honest): a
-class that got fewer tokens than plain decoding would have given it in the same time has lost. Classes that keep losing
-go off (reason off_cost) and come back by trials; trials and probes share a budget of lost time.
+Every step is compared with what a plain step would have taken (the cost surface, which plain steps keep honest). A
+class that would have got more tokens in the same time had it alone decoded plainly has lost. Classes that keep losing
+go off (reason off_cost) and come back by trials; trials and probes share a budget of lost time. What a class loses to
+the *others'* speculation is the interference bound's business, which is tightened when it is broken in fact.
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ class Watch:
 
     def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
         slowness = min(spent_ms / plain_ms, SLOWEST) if plain_ms > 0.0 else 1.0
-        for key, (rows, tokens) in _by_class(record).items():
-            self.account(key).add(rows * slowness - tokens, rows * slowness)
+        for key, part in _by_class(record).items():
+            self.account(key).add(part.rows * slowness - part.tokens, part.rows * slowness)
 
     def account(self, key: Key) -> Account:
         if key not in self.accounts:
@@ -171,14 +172,13 @@ class PlainGuard:
         self._allowance_ms = min(self._allowance_ms + LOST_SHARE * record.step_ms, MOST_SAVED_MS)
         if plain_ms <= 0.0:
             return
-        slowness = min(spent_ms / plain_ms, SLOWEST)
-        classes, speculating = _by_class(record), _speculating(record)
+        classes = _by_class(record)
+        speculating = [key for key, part in classes.items() if part.verified or part.paid]
         for key in speculating:
-            rows, tokens = classes[key]
-            # Beside other speculating classes, the slowness is not all its own.
-            allowed = self._allowed if len(speculating) > 1 and math.isfinite(self._allowed) else TOLERATED
-            due = rows * slowness * (1.0 - allowed)
-            self._judge(key, due - tokens, due, plain_ms / rows)
+            without_ms = _without(record, classes, key, spent_ms, plain_ms)
+            slowness = min(spent_ms / max(without_ms, spent_ms / SLOWEST), SLOWEST)
+            due = classes[key].rows * slowness * (1.0 - TOLERATED)
+            self._judge(key, due - classes[key].tokens, due, plain_ms / len(record.rows))
         if speculating:
             self._tighten([self._watch.account(key) for key in classes if key not in speculating])
 
@@ -186,7 +186,7 @@ class PlainGuard:
         off = [key for key, standing in list(self._standings.items()) if standing.stand is not Stand.ON]
         return {
             **self._watch.describe(),
-            "interference_allowed": round(self._allowed, 4),
+            "interference_allowed": round(self._allowed, 4) if math.isfinite(self._allowed) else None,
             "off": [{"tenant": tenant, "class": str(request_class)} for tenant, request_class in off],
             "lost_share": round(self._lost_ms / self._total_ms, 5) if self._total_ms else 0.0,
         }
@@ -211,9 +211,9 @@ class PlainGuard:
         """A class that only bears the others' speculation may have lost more than it was promised to."""
         promised = self._watch.interference()
         if math.isfinite(promised) and any(account.certainty_of(promised) > SURE for account in bystanders):
-            self._allowed = max(0.98 * self._allowed, 0.1 * self._watch.interference())
+            self._allowed = max(0.98 * self._allowed, 0.1 * promised)
         else:
-            self._allowed = min(1.005 * self._allowed, self._watch.interference())
+            self._allowed = min(1.005 * self._allowed, promised)
 
     def _standing(self, key: Key) -> _Standing:
         if key not in self._standings:
@@ -223,22 +223,38 @@ class PlainGuard:
         return self._standings[key]
 
 
-def _by_class(record: StepRecord) -> dict[Key, tuple[int, int]]:
-    """Decoding rows and their tokens, before stops and caps."""
-    classes: dict[Key, tuple[int, int]] = {}
+@dataclass(slots=True)
+class _Part:
+    """A class's part in a step: decoding rows, their tokens before stops and caps, and what was speculated for them."""
+
+    rows: int = 0
+    tokens: int = 0
+    verified: int = 0  # draft tokens
+    paid: int = 0  # draft tokens of drafters that cost time
+
+
+def _by_class(record: StepRecord) -> dict[Key, _Part]:
+    classes: dict[Key, _Part] = {}
     for row in record.rows:
         if row.prefill_tokens or not row.emitted + row.discarded:
             continue
-        key = row.tenant, row.request_class
-        rows, tokens = classes.get(key, (0, 0))
-        classes[key] = rows + 1, tokens + row.accepted + 1
+        part = classes.setdefault((row.tenant, row.request_class), _Part())
+        part.rows += 1
+        part.tokens += row.accepted + 1
+        part.verified += row.verify_len
+        part.paid += row.draft_len if row.drafter not in row.shadow_match else 0
     return classes
 
 
-def _speculating(record: StepRecord) -> set[Key]:
-    """Classes that bear part of the step's speculation: something of theirs was verified, or paid for and not used."""
-    return {
-        (row.tenant, row.request_class)
-        for row in record.rows
-        if row.verify_len or (row.draft_len and row.drafter not in row.shadow_match)
-    } & set(_by_class(record))
+def _without(record: StepRecord, classes: Mapping[Key, _Part], key: Key, spent_ms: float, plain_ms: float) -> float:
+    """What the step would have taken had this one class decoded plainly.
+
+    What verifying added to plain time is shared out by verified tokens, paid drafting by drafted ones.
+    """
+    forward_ms = record.step_ms - record.draft_ms
+    drafting_ms = max(spent_ms - forward_ms, 0.0)
+    verified = sum(part.verified for part in classes.values())
+    paid = sum(part.paid for part in classes.values())
+    own = classes[key]
+    saved = (forward_ms - plain_ms) * own.verified / verified if verified else 0.0
+    return spent_ms - saved - (drafting_ms * own.paid / paid if paid else 0.0)

@@ -2,12 +2,13 @@
 
 Each request with an objective has a virtual queue of the tokens that it is behind,
 
-    Z <- min(Z_MOST, max(0, Z + dt / TPOT - tokens)),
+    Z <- min(Z_most, max(0, Z + dt / TPOT - tokens)),
 
 and a step maximises  sum_r (V + Z_r) E[tokens_r]  -  (V lambda + sum_r Z_r / TPOT_r) T  (drift plus penalty, Neely
 2010), lambda being the rate that is attainable now. The second bracket is the price of time: while T passes, every
 queue grows by T / TPOT, so who is late pays for long steps, whoever's tokens made them long. Without it the queues
-diverge.
+diverge. V sets how many tokens late a request must be before it counts twice: a small V follows the luck of single
+drafts. What trades objectives against throughput is Z_most, the most that lateness may weigh.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from decodeloop.policy.options import AdaptiveOptions, read_options
 from decodeloop.policy.tracks import Tracks
 from decodeloop.types import CostModel, DecodeRequest, Reason, StepRecord
 
-Z_MOST = 32.0  # tokens; a queue that long is not to be emptied here
-LEAST_V = 0.02  # all for objectives still prefers more tokens to fewer
+V = 4.0  # tokens
+Z_MOST = 64.0  # tokens, at the end of the dial
 MEMORY = 0.02  # a step's weight in the reported point
 
 
 class Interactive:
-    """The frontier dial: 0 ignores objectives (V = 1), 1 serves nothing else (V = LEAST_V, queues count fully)."""
+    """frontier: 0 ignores objectives (Z_most = 0: all throughput), 0.5 lets lateness weigh up to 5-fold, 1 17-fold."""
 
     reason = Reason.INTERACTIVE
 
     def __init__(self, options: AdaptiveOptions) -> None:
         self._frontier, self._default = options.frontier, options.tpot_ms
+        self._most = min(4 * V * options.frontier / max(1.0 - options.frontier, 1e-9), Z_MOST)
         self._objectives: dict[tuple[str, str], float] = {}  # of the step at hand: (tenant, request) -> TPOT ms
         self._infeasible: set[tuple[str, str]] = set()
         self._behind = 0.0
@@ -52,15 +54,16 @@ class Interactive:
         }
 
     def terms(self, requests: Sequence[DecodeRequest], tracks: Tracks, market: Market) -> Terms:
-        v = max(1.0 - self._frontier, LEAST_V)
         behind = np.zeros(len(requests))
         urgency = 0.0
         for i, request in enumerate(requests):
             objective = self._objectives.get((request.tenant, request.request_id))
             if objective is not None:
-                behind[i] = self._frontier * tracks.of(request.tenant, request.request_id).behind
+                behind[i] = tracks.of(request.tenant, request.request_id).behind
                 urgency += behind[i] / objective
-        return Terms(v + behind, Priced(v * market.rate() + urgency))
+        weights, price = V + behind, V * market.rate(None) + urgency
+        # An objective out of reach would call time dearer than anything it can buy; nobody gets faster by waiting less.
+        return Terms(weights, Priced(min(price, market.rate(weights))))
 
     def observe(self, record: StepRecord, tracks: Tracks) -> None:
         rows = [row for row in record.rows if not row.prefill_tokens and row.emitted + row.discarded]
@@ -71,9 +74,9 @@ class Interactive:
             if objective is not None:
                 track = tracks.of(*key)
                 grown = track.behind + record.step_ms / objective - (row.accepted + 1)
-                track.behind = min(max(grown, 0.0), Z_MOST)
+                track.behind = min(max(grown, 0.0), self._most)
                 late.append(track.behind)
-                if track.behind >= Z_MOST:
+                if track.behind >= self._most > 0.0:
                     infeasible.add(key)
         self._infeasible = infeasible
         if late:
@@ -101,7 +104,8 @@ class Interactive:
 
 
 def interactive(settings: PolicySettings, cost: CostModel | None = None) -> Policy:
-    """Objectives first, as far as the dial says; nobody is slowed below plain decoding beyond the bound."""
+    """Objectives as far as the dial says. Requests without one give way: their bound is lifted unless one is set."""
     options = read_options(settings.options)
-    bound = math.inf if options.interference is None else options.interference
-    return AdaptivePolicy("interactive", settings, options, cost, aim=Interactive(options), guard=PlainGuard(bound))
+    bound = options.interference if "interference" in settings.options else None
+    guard = PlainGuard(math.inf if bound is None else bound)
+    return AdaptivePolicy("interactive", settings, options, cost, aim=Interactive(options), guard=guard)

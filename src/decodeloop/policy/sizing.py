@@ -64,9 +64,9 @@ class Step:
         return self.spent_ms + self._step_ms(self.rows + self.load.prefill_tokens + self.certain_tokens, drafted)
 
     def terms(self, items: Items, drafted: int) -> Terms:
-        def rate() -> float:
+        def rate(weights: FloatArray | None) -> float:
             decoding = self.spent_ms + self._step_ms(self.rows + self.certain_tokens, drafted)
-            return allocate(items, decoding).score
+            return allocate(replace(items, weights=weights), decoding).score
 
         return self.aim.terms(self.requests, self.tracks, Market(rate, self.load.prefill_tokens > 0))
 

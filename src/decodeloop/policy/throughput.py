@@ -27,7 +27,7 @@ class Throughput:
         """Whoever they are."""
 
     def terms(self, requests: Sequence[DecodeRequest], tracks: Tracks, market: Market) -> Terms:
-        return Terms(None, Priced(market.rate()) if market.mixed else RATE)
+        return Terms(None, Priced(market.rate(None)) if market.mixed else RATE)
 
     def observe(self, record: StepRecord, tracks: Tracks) -> None:
         """Nothing is owed to anyone."""
