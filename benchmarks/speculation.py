@@ -1,8 +1,9 @@
 """What speculation earns alone, per class:  python benchmarks/speculation.py [--runner R] [--svg FILE] [--json]
 
-Plain decoding against fixed drafts, one request at a time, the arms interleaved prompt by prompt in ABBA order; per
-prompt the ratio of decode speeds (tokens a second after the first), as a geometric mean with a 95 % t interval
-over prompts. The answers must be the same in every arm on a batch-invariant runner, and are compared.
+Plain decoding against fixed drafts and the adaptive policy, one request at a time, the arms interleaved prompt by
+prompt in ABBA order; per prompt the ratio of decode speeds (tokens a second after the first), as a geometric mean with
+a 95 % t interval over prompts. Each arm is an organization of its own, so that no drafter remembers another arm's
+answer. The answers must be the same in every arm on a batch-invariant runner, and are compared.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from decodeloop.cli.opening import open_model
 from decodeloop.engine.ask import ask
 from decodeloop.engine.build import build_engine, choose_runner
 from decodeloop.engine.hardware import read_hardware
+from decodeloop.engine.memory import MemoryPlan
+from decodeloop.engine.profile import measure as cost_surface
 from decodeloop.engine.settings import EngineSettings
-from decodeloop.types import ChatPrompt, Request, SamplingParams, Speculation, SpeculationMode
+from decodeloop.speculation.forward import Runner
+from decodeloop.types import ChatPrompt, CostModel, Identity, Request, SamplingParams, Speculation, SpeculationMode
 
 PROMPTS = Path(__file__).parent / "data" / "prompts.jsonl"
 LOOP = 12  # a text that repeats so many tokens is looping
@@ -41,7 +45,7 @@ def arms(draft_lens: list[int], drafters: list[str]) -> list[Arm]:
         for drafter in drafters
         for k in draft_lens
     ]
-    return [Arm("plain", Speculation(SpeculationMode.OFF)), *forced]
+    return [Arm("plain", Speculation(SpeculationMode.OFF)), *forced, Arm("adaptive", Speculation())]
 
 
 def loops(tokens: list[int]) -> bool:
@@ -80,7 +84,7 @@ def main() -> None:
         drafters.append("draft_model")
     settings = EngineSettings(
         runner=options.runner,
-        policy="off",
+        policy="adaptive",
         drafters=tuple(drafters),
         drafter_options={"draft_model": {"model": options.draft_model}},
         max_context=2048,
@@ -88,7 +92,13 @@ def main() -> None:
         prefix_caching=False,
     )
     runner = choose_runner(checkpoint, settings).runner
-    engine = build_engine(checkpoint, settings, clock=time.monotonic, runner=runner, name="model")
+
+    def costs(runner: Runner, memory: MemoryPlan) -> CostModel:
+        blocks, context = memory.kv_blocks, memory.max_context
+        clock = time.perf_counter
+        return cost_surface(runner, settings, kv_blocks=blocks, max_context=context, clock=clock, budget_s=10.0)
+
+    engine = build_engine(checkpoint, settings, clock=time.monotonic, runner=runner, name="model", measure=costs)
     engine.worker.start()
     rows = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
     groups = {name: [r for r in rows if r["id"].startswith(name)][: options.per_class] for name in ("copy", "open")}
@@ -103,7 +113,14 @@ def main() -> None:
     finally:
         engine.close(1.0)
     if options.json:
-        print(json.dumps({"runner": runner.info.name, "format": runner.info.weight_format, "results": results}))
+        info = runner.info
+        found = {
+            "device": read_hardware().device,
+            "runner": info.name,
+            "format": info.weight_format,
+            "results": results,
+        }
+        print(json.dumps(found))
 
 
 def measure(engine, group: str, prompts: list[dict], chosen: list[Arm], tokens: int) -> list[dict]:
@@ -120,7 +137,9 @@ def measure(engine, group: str, prompts: list[dict], chosen: list[Arm], tokens: 
             seed=1,
         )
         for arm in chosen if i % 2 == 0 else reversed(chosen):
-            (answer,) = ask(engine, [replace(request, speculation=arm.speculation)], at_once=1)
+            (answer,) = ask(
+                engine, [replace(request, speculation=arm.speculation, identity=Identity(arm.name))], at_once=1
+            )
             report = answer.report
             decode_s = (report.draft_ms + report.verify_ms + report.sample_ms + report.overhead_ms) / 1e3
             speeds[arm.name].append((answer.usage.completion - 1) / decode_s if answer.usage.completion > 1 else 0.0)
