@@ -119,7 +119,7 @@ def _shape(config: ModelConfig, layers: int) -> dict[str, Any]:
         "post_norms": config.post_norms,
         "attention_bias": config.attention_bias,
         "embedding_scale": config.embedding_scale,
-        "query_scale": config.query_scale or config.head_dim**-0.5,
+        "query_scale": config.query_scale,
         "window": config.sliding_window or 0,
         "window_layers": list(windows[:layers]),
         "attention_softcap": config.attention_softcap or 0.0,

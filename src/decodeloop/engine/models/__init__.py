@@ -45,12 +45,12 @@ class ModelConfig:
     max_context: int
     norm_eps: float
     rope_theta: float
+    query_scale: float  # attention scores are q.k * query_scale
     activation: str  # silu, gelu_tanh
     tied_embeddings: bool
     qk_norm: bool = False
     post_norms: bool = False  # gemma: norms after attention and mlp too
     embedding_scale: float = 1.0
-    query_scale: float = 0.0  # attention scores are q.k * query_scale
     sliding_window: int | None = None  # positions a token of a window layer attends to, its own included
     window_layers: tuple[bool, ...] = ()  # which layers use the window (and rope_theta_window); empty: none
     rope_theta_window: float | None = None  # None: window layers rotate as the others do

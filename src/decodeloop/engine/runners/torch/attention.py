@@ -17,7 +17,7 @@ class Attention:
 
     def __init__(self, config: ModelConfig) -> None:
         self._heads, self._kv_heads, self._head_dim = config.heads, config.kv_heads, config.head_dim
-        self._scale = config.query_scale or config.head_dim**-0.5
+        self._scale = config.query_scale
         self._softcap = config.attention_softcap
 
     def attend(self, groups: Sequence[Group], queries: Tensor, pool: Tensor, *, window: bool) -> Tensor:
