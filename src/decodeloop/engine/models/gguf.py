@@ -15,7 +15,7 @@ import numpy.typing as npt
 from decodeloop.engine.models import ModelConfig, ModelError
 from decodeloop.engine.models.config_gguf import config_from_gguf
 from decodeloop.engine.models.gguf_file import GgufFile, GgufTensor, read_gguf
-from decodeloop.engine.models.names import check_tensors, gguf_name, tensor_shapes
+from decodeloop.engine.models.names import check_tensors, gguf_name, possible_tensors
 from decodeloop.engine.text import Tokenizer
 from decodeloop.engine.text.tokenizer_gguf import tokenizer_from_gguf
 
@@ -79,9 +79,7 @@ class GgufCheckpoint:
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from error
         self._stored = self._ours()
-        check_tensors(
-            str(path), self.config, {name: (tensor.name, tensor.shape) for name, tensor in self._stored.items()}
-        )
+        check_tensors(str(path), self.config, self._stored)
 
     @property
     def chat_template(self) -> str | None:
@@ -111,8 +109,7 @@ class GgufCheckpoint:
         return GgufWeight(self._stored[name], self._interleaved_heads(name))
 
     def _ours(self) -> dict[str, GgufTensor]:
-        names = [*tensor_shapes(self.config), *(f"layers.{index}.o_bias" for index in range(self.config.layers))]
-        theirs = {name: gguf_name(name) for name in names}
+        theirs = {name: gguf_name(name) for name in possible_tensors(self.config)}
         return {name: self._file.tensors[stored] for name, stored in theirs.items() if stored in self._file.tensors}
 
     def _interleaved_heads(self, name: str) -> int | None:

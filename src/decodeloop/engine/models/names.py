@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from decodeloop.engine.models import ModelConfig, ModelError
 
@@ -70,7 +71,7 @@ def huggingface_name(name: str, config: ModelConfig) -> str:
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors that a model of this configuration must have, a tied head left out; biases of o are optional."""
+    """The tensors that a model of this configuration must have, a tied head left out."""
     hidden, ffn = config.hidden_size, config.ffn_size
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     layer: dict[str, tuple[int, ...]] = {
@@ -98,10 +99,23 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_tensors(origin: str, config: ModelConfig, stored: dict[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Compare what a file has with what its configuration needs.
+def possible_tensors(config: ModelConfig) -> list[str]:
+    """Those of `tensor_shapes`, and what may be there besides: biases of o."""
+    return [*tensor_shapes(config), *(f"layers.{index}.o_bias" for index in range(config.layers))]
 
-    stored: our name -> (the file's name, shape).
+
+class StoredTensor(Protocol):
+    """name: the file's."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def check_tensors(origin: str, config: ModelConfig, stored: Mapping[str, StoredTensor]) -> None:
+    """Compare what a file has, by our names, with what its configuration needs.
 
     Raises:
         ModelError: tensors are missing (all named) or one has another shape.
@@ -111,9 +125,11 @@ def check_tensors(origin: str, config: ModelConfig, stored: dict[str, tuple[str,
     if missing:
         raise ModelError(f"{origin}: a {config.family} model of {config.layers} layers lacks {_some(missing)}")
     for name, shape in needed.items():
-        theirs, found = stored[name]
-        if found != shape:
-            raise ModelError(f"{origin}: tensor {theirs} is {list(found)}; the configuration says {list(shape)}")
+        found = stored[name]
+        if found.shape != shape:
+            raise ModelError(
+                f"{origin}: tensor {found.name} is {list(found.shape)}; the configuration says {list(shape)}"
+            )
 
 
 def _some(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from decodeloop.engine.models import ModelError
 from decodeloop.engine.models.config_huggingface import config_from_huggingface
-from decodeloop.engine.models.names import check_tensors, huggingface_name, tensor_shapes
+from decodeloop.engine.models.names import check_tensors, huggingface_name, possible_tensors
 from decodeloop.engine.models.safetensors_file import SafeTensor, read_safetensors
 from decodeloop.engine.text import Tokenizer
 from decodeloop.engine.text.tokenizer_huggingface import read_json, tokenizer_from_directory
@@ -63,9 +63,7 @@ class HuggingFaceCheckpoint:
         self._raw = raw
         self._files = weight_files(path)
         self._stored = self._ours()
-        check_tensors(
-            str(path), self.config, {name: (tensor.name, tensor.shape) for name, tensor in self._stored.items()}
-        )
+        check_tensors(str(path), self.config, self._stored)
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -119,7 +117,7 @@ class HuggingFaceCheckpoint:
         stored = {name: tensor for path in self._files for name, tensor in read_safetensors(path).items()}
         prefix = _text_prefix(self.path, stored)
         config = self.config
-        names = [*tensor_shapes(config), *(f"layers.{index}.o_bias" for index in range(config.layers))]
+        names = possible_tensors(config)
         ours = {name: stored.get(prefix + huggingface_name(name, config)) for name in names if name != "head"}
         if not config.tied_embeddings:
             ours["head"] = next((tensor for name, tensor in stored.items() if name.endswith("lm_head.weight")), None)

@@ -94,7 +94,7 @@ class _Loader:
     def matrix(self, *names: str) -> Linear:
         """The named matrices, one above the other, with their biases where they have some."""
         parts = [self.read(name) for name in names]
-        biases = [self._bias(name, part.shape[0]) for name, part in zip(names, parts, strict=True)]
+        biases = [self._bias(name) for name in names]
         stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
         if all(bias is None for bias in biases):
             return self._form.matrix(stacked)
@@ -103,9 +103,8 @@ class _Loader:
         ]
         return self._form.matrix(stacked, torch.cat(filled))
 
-    def _bias(self, name: str, size: int) -> Tensor | None:
-        name += "_bias"
-        return self.read(name) if name in self._names else None
+    def _bias(self, name: str) -> Tensor | None:
+        return self.read(f"{name}_bias") if f"{name}_bias" in self._names else None
 
     def _qk_norm(self, at: str) -> Tensor:
         config = self._checkpoint.config
