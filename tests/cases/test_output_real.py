@@ -83,10 +83,10 @@ def test_other_verifiers_agree_where_chance_has_no_say(tiny, near, expected, ver
 @pytest.mark.parametrize("verifier", ["coupled", "rejection", "block"])
 def test_three_near_equal_tokens_all_show(tiny, near, verifier):
     """300 draws of three tokens; the drafts are sampled from another model, and the q's are that model's."""
-    three = {"allowed_token_ids": (50, 51, 52), "temperature": 2.0, "max_tokens": 2, "top_k": 3}
+    three = {"allowed_token_ids": (50, 51, 52), "temperature": 2.0, "max_tokens": 3, "top_k": 3}
     with tiny.engine(verifier=verifier, max_sequences=64, **drafting("other model", near)) as running:
         answers = running.ask(*(request(n=100, seed=seed, **three) for seed in range(3)))
-        texts = [tuple(ids) for answer in answers for ids in answer.token_ids.values()]
+        texts = [tuple(ids[:2]) for answer in answers for ids in answer.token_ids.values()]
         assert len(texts) == 300
         for place in range(2):
             shares = [sum(text[place] == token for text in texts) / 300 for token in (50, 51, 52)]
