@@ -1,7 +1,26 @@
-#include "../kernels.h"
+#include "simd_avx512.h"
+#include "table.h"
 
 namespace decodeloop {
 
-const Kernels* kernels_avx512() { return nullptr; }
+namespace {
+
+bool machine_has_it() {
+#ifdef DECODELOOP_EMULATED_AVX512
+    return true;
+#else
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+#endif
+}
+
+}  // namespace
+
+const Kernels* kernels_avx512() {
+    if (!machine_has_it()) return nullptr;
+    static const Kernels kernels = table<avx512::Simd>("avx512");
+    return &kernels;
+}
 
 }  // namespace decodeloop

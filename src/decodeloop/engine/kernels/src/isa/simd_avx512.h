@@ -1,0 +1,128 @@
+// AVX-512 with BF16 and VNNI: 16 floats, products of bfloat16 pairs and of byte quads in one instruction.
+#pragma once
+
+#ifdef DECODELOOP_EMULATED_AVX512  // a header, for tests on machines without it
+#include DECODELOOP_EMULATED_AVX512
+#else
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+
+#include "../kernels.h"
+
+namespace decodeloop::avx512 {
+
+struct Simd {
+    static constexpr int kLanes = 16;
+    static constexpr int kRegisters = 32;
+    using F = __m512;
+    using I = __m512i;
+
+    static F zero() { return _mm512_setzero_ps(); }
+    static F set1(float x) { return _mm512_set1_ps(x); }
+    static F load(const float* p) { return _mm512_loadu_ps(p); }
+    static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+    static F add(F a, F b) { return _mm512_add_ps(a, b); }
+    static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+    static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+    static F div(F a, F b) { return _mm512_div_ps(a, b); }
+    static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+    // The second operand where either is NaN.
+    static F max(F a, F b) { return _mm512_max_ps(a, b); }
+    static F min(F a, F b) { return _mm512_min_ps(a, b); }
+    static F abs(F x) { return _mm512_abs_ps(x); }
+    static F round(F x) { return _mm512_roundscale_ps(x, 0); }
+    // x where `score` is above minus infinity (or NaN), else 0
+    static F where_finite(F score, F x) {
+        return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(score, set1(-__builtin_inff()), _CMP_NEQ_UQ), x);
+    }
+    static F pow2(F whole) {
+        const I exponent = _mm512_add_epi32(_mm512_cvtps_epi32(whole), _mm512_set1_epi32(127));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23));
+    }
+    static F load_half(const uint16_t* p) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    }
+    static void prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
+
+    // bfloat16 pairs [kLanes][2] times a pair of inputs, carried in float registers.
+    using Input = uint16_t;
+    static constexpr RowKind kPairRows = RowKind::BF16;
+    static const Input* input_row(const RowSet& x, int64_t m) { return x.bf16 + m * x.stride; }
+    static constexpr int kPairSteps = 1;
+    template <int kStep>
+    static F pair_weight(const uint16_t* pairs) {
+        return _mm512_castsi512_ps(load_bytes(pairs));
+    }
+    template <int kStep>
+    static F pair_input(const Input* x) {
+        int32_t pair;
+        __builtin_memcpy(&pair, x, sizeof pair);
+        return _mm512_castsi512_ps(_mm512_set1_epi32(pair));
+    }
+    static F pair_mac(F acc, F weight, F input) { return _mm512_dpbf16_ps(acc, as_pairs(weight), as_pairs(input)); }
+    // The first element of each pair, whatever the second holds.
+    static F low_weight(const uint16_t* pairs) {
+        return _mm512_castsi512_ps(_mm512_and_si512(load_bytes(pairs), _mm512_set1_epi32(0xffff)));
+    }
+    static F low_input(const Input* x) { return _mm512_castsi512_ps(_mm512_set1_epi32(*x)); }
+    static void store_inputs(Input* p, F x) {
+        const __m256bh rounded = _mm512_cvtneps_pbh(x);
+        __builtin_memcpy(p, &rounded, sizeof rounded);
+    }
+
+    // Four-bit weights: vectors of kLanes outputs by four inputs.
+    static I zero_int() { return _mm512_setzero_si512(); }
+    static I low_nibbles(const char* p) { return _mm512_and_si512(load_bytes(p), _mm512_set1_epi8(15)); }
+    static I high_nibbles(const char* p) {
+        return _mm512_and_si512(_mm512_srli_epi16(load_bytes(p), 4), _mm512_set1_epi8(15));
+    }
+    static I input_quad(const int8_t* x) {
+        int32_t four;
+        __builtin_memcpy(&four, x, sizeof four);
+        return _mm512_set1_epi32(four);
+    }
+    static I nibble_mac(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+    static F nibble_total(I acc) { return _mm512_cvtepi32_ps(acc); }
+
+    // Eight-bit weights of kLanes outputs, biased to 0..255 as the instruction wants them.
+    static constexpr bool kWideInputs = false;
+    template <int kRows>
+    static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
+        const int8_t* x = rows.int8 + row * rows.stride + group * kGroup;
+        I acc[kRows];
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_si512();
+        for (int quad = 0; quad < 8; ++quad, w += 64, x += 4) {
+            const I weight = _mm512_xor_si512(load_bytes(w), _mm512_set1_epi8(static_cast<char>(0x80)));
+#pragma GCC unroll 16
+            for (int m = 0; m < kRows; ++m)
+                acc[m] = _mm512_dpbusd_epi32(acc[m], weight, input_quad(x + m * rows.stride));
+        }
+        const int32_t* sum = rows.sum + row * (rows.stride / kGroup) + group;
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; ++m) {
+            const I bias = _mm512_set1_epi32(128 * sum[m * (rows.stride / kGroup)]);
+            dots[m] = _mm512_cvtepi32_ps(_mm512_sub_epi32(acc[m], bias));
+        }
+    }
+
+    // 32 whole numbers.
+    static void store_int8(int8_t* p, const F* x) {
+        for (int half = 0; half < 2; ++half) {
+            const __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x[half]));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16 * half), bytes);
+        }
+    }
+
+private:
+    static I load_bytes(const void* p) { return _mm512_loadu_si512(p); }
+    static __m512bh as_pairs(F x) {
+        __m512bh pairs;
+        __builtin_memcpy(&pairs, &x, sizeof pairs);
+        return pairs;
+    }
+};
+
+}  // namespace decodeloop::avx512
