@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
@@ -62,7 +61,7 @@ class Bars:
         stderr.print(text, style="dim", highlight=False)
 
 
-def provenance(checkpoint: Checkpoint, device: str, config_hash: str = "") -> Provenance:
+def provenance(checkpoint: Checkpoint, device: str, config_hash: str) -> Provenance:
     return Provenance(
         version=__version__,
         git_sha=_git_sha(),
@@ -73,13 +72,14 @@ def provenance(checkpoint: Checkpoint, device: str, config_hash: str = "") -> Pr
 
 
 def _git_sha() -> str:
-    """Of a source checkout; empty for an installed release."""
-    here = Path(__file__).parent
+    """Of a source checkout; empty for an installed release, wherever that lies."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return ""
     try:
-        version("decodeloop")
         found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False, timeout=5
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False, timeout=5
         )
-    except (OSError, PackageNotFoundError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return found.stdout.strip() if found.returncode == 0 else ""
