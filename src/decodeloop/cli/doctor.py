@@ -21,6 +21,7 @@ MIB = 1 << 20
 
 
 def doctor(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(help="As for `serve`; without one, only the machine is looked at.")
     ] = None,
@@ -35,17 +36,7 @@ def doctor(
     kv_memory_mb: flags.KvMemory = None,
 ) -> None:
     """Look at the machine, the runners, and a MODEL's memory."""
-    given = {
-        "runner": runner,
-        "dtype": dtype,
-        "device": device,
-        "drafters": drafters,
-        "draft_model": draft_model,
-        "max_context": max_context,
-        "max_sequences": max_sequences,
-        "kv_memory_mb": kv_memory_mb,
-    }
-    settings = flags.engine_settings(EngineSettings(), given)
+    settings = flags.engine_settings(EngineSettings(), context.params)
     hardware = read_hardware()
     found: dict[str, Any] = {"hardware": asdict(hardware)}
     _print_hardware(hardware)

@@ -1,21 +1,23 @@
-"""The engine's settings as command-line options, for every command that opens one."""
+"""The engine's settings as command-line options, for every command that opens one.
+
+A command lists those that it offers as parameters, and reads them all at once: `engine_settings(base, context.params)`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import typer
 
 from decodeloop.engine.settings import EngineSettings
 
-Model = Annotated[str, typer.Argument(help="A GGUF file, a Hugging Face directory, a hub name, or a name of `models`.")]
 Runner = Annotated[str | None, typer.Option(help="auto, native or torch.")]
 Dtype = Annotated[str | None, typer.Option(help="Weight format; auto: the runner's own choice.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
 Threads = Annotated[int | None, typer.Option(help="0: all the cores this process may use.")]
-Policy = Annotated[str | None, typer.Option(help="How much to speculate: off, fixed, ...")]
+Policy = Annotated[str | None, typer.Option(help="off, fixed, reference, adaptive, throughput or interactive.")]
 Verifier = Annotated[str | None, typer.Option(help="coupled, rejection or block.")]
 Drafters = Annotated[str | None, typer.Option("--drafters", help="Comma-separated, preferred first: ngram,suffix,...")]
 DraftModel = Annotated[str | None, typer.Option(help="For draft_model: layers:N, int4, int4:layers:N or a path.")]
@@ -25,12 +27,16 @@ MaxSequences = Annotated[int | None, typer.Option(help="Sequences that decode at
 KvMemory = Annotated[int | None, typer.Option("--kv-memory-mb", help="For the target's KV cache.")]
 
 
-def engine_settings(base: EngineSettings, given: Mapping[str, Any]) -> EngineSettings:
-    """`base` with the options that were given. `drafters` is a comma-separated list; `draft_model` a spec."""
-    changes = {name: value for name, value in given.items() if value is not None}
+def engine_settings(base: EngineSettings, params: Mapping[str, Any]) -> EngineSettings:
+    """`base` with those of a command's parameters that are settings of the engine and were given.
+
+    `drafters` is a comma-separated list; `draft_model` a spec.
+    """
+    names = {field.name for field in fields(EngineSettings)}
+    changes = {name: value for name, value in params.items() if name in names and value is not None}
     if "drafters" in changes:
         changes["drafters"] = tuple(name.strip() for name in changes["drafters"].split(",") if name.strip())
-    spec = changes.pop("draft_model", None)
+    spec = params.get("draft_model")
     if spec is not None:
         options = dict(base.drafter_options.get("draft_model", {}), model=spec)
         changes["drafter_options"] = {**base.drafter_options, "draft_model": options}

@@ -17,6 +17,7 @@ from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import open_model, short_name, stderr
 from decodeloop.engine.ask import submit
 from decodeloop.engine.build import EmbeddedEngine, build_engine
+from decodeloop.engine.models.sources import DEFAULT_MODEL
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.types import ChatPrompt, Chunk, Report, Request, RequestRefused, SamplingParams, StepRecord
 
@@ -25,8 +26,9 @@ DRAIN_S = 1.0
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="What to say to the model.")],
-    model: Annotated[str, typer.Option(help="As for `serve`.")] = "smollm2",
+    model: Annotated[str, typer.Option(help="As for `serve`.")] = DEFAULT_MODEL,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="One line a step, on stderr.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON line.")] = False,
@@ -44,18 +46,7 @@ def generate(
     draft_len: flags.DraftLen = None,
 ) -> None:
     """Generate an answer to PROMPT."""
-    given = {
-        "runner": runner,
-        "dtype": dtype,
-        "device": device,
-        "threads": threads,
-        "policy": policy,
-        "verifier": verifier,
-        "drafters": drafters,
-        "draft_model": draft_model,
-        "draft_len": draft_len,
-    }
-    settings = flags.engine_settings(EngineSettings(max_sequences=1), given)
+    settings = flags.engine_settings(EngineSettings(max_sequences=1), context.params)
     environment = read_environment()
     checkpoint = open_model(model, environment)
     steps: list[StepRecord] = []

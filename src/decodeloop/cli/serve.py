@@ -43,12 +43,13 @@ class ServeConfig:
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(help="A GGUF file, a Hugging Face directory, a hub name, or a name.")
     ] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="YAML; options given here override it.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="What requests call it.")] = None,
-    host: Annotated[str | None, typer.Option()] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen at.")] = None,
     port: Annotated[int | None, typer.Option(help="0: any free one.")] = None,
     record: Annotated[str | None, typer.Option(help="Write a record of every step to this file (JSON lines).")] = None,
     runner: flags.Runner = None,
@@ -66,27 +67,13 @@ def serve(
 ) -> None:
     """Serve MODEL over an OpenAI-compatible API."""
     environment = read_environment()
-    engine_options = {
-        "runner": runner,
-        "dtype": dtype,
-        "device": device,
-        "threads": threads,
-        "policy": policy,
-        "verifier": verifier,
-        "drafters": drafters,
-        "draft_model": draft_model,
-        "draft_len": draft_len,
-        "max_context": max_context,
-        "max_sequences": max_sequences,
-        "kv_memory_mb": kv_memory_mb,
-    }
     settings = _read(config_file, environment)
     address: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = replace(
         settings,
         model=model or settings.model,
         served_model_name=served_model_name or settings.served_model_name,
-        engine=flags.engine_settings(settings.engine, engine_options),
+        engine=flags.engine_settings(settings.engine, context.params),
         gateway=replace(settings.gateway, **address),
         record=record or settings.record,
     )
