@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodeloop.policy.allocate import RATE, Items, Priced, allocate, allocate_fairly, depth_scores
+from decodeloop.policy.allocate import RATE, Items, Priced, allocate, depth_scores
+from decodeloop.policy.fair import allocate_fairly
 
 
 def instances(seed, *, rows=(1, 4), depth=(1, 4), rising=False):
@@ -171,6 +172,13 @@ def test_a_longer_draft_never_hides_a_better_choice(seed):
     found, again = allocate(Items(survival), ms), allocate(Items(survival), ms)
     assert np.all(found.verify_lens <= drafted)
     assert np.array_equal(found.verify_lens, again.verify_lens)
+
+
+def test_what_was_not_drafted_is_not_verified_even_if_it_were_cheap():
+    """A short context makes a token cheaper than the average; that is no reason to verify tokens that don't exist."""
+    survival = np.array([[0.9, 0.0, 0.0], [0.9, 0.8, 0.7]])
+    found = allocate(Items(survival, None, np.array([-0.4, 0.4])), np.array([1.0, 1.5, 2.0, 2.5, 3.0]))
+    assert found.verify_lens[0] <= 1
 
 
 def test_ties_fill_the_first_rows():

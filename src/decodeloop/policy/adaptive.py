@@ -5,6 +5,7 @@ One mechanism; policies differ in their aim (what a token and a millisecond are 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,9 @@ from decodeloop.policy.guard import Guard
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
 from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.policy.overrides import Choice, plan_of
-from decodeloop.policy.paid import PaidDrafting
+from decodeloop.policy.paid import PaidDrafting, expected_survival
 from decodeloop.policy.sizing import Step
+from decodeloop.policy.tracks import credit
 from decodeloop.types import (
     CostModel,
     Decision,
@@ -87,7 +89,7 @@ class AdaptivePolicy:
         if self._costs is None or not requests:
             modest = MODEST_LEN if load.running <= MODEST_LOAD and not load.waiting else 0
             return plan_of(self._choosing.modest(request, modest) for request in requests)
-        step = Step(load, requests, self._beliefs.tracks, self._costs, self._aim, self._guard)
+        step = Step(load, requests, self._beliefs.tracks.of(requests), self._costs, self._aim, self._guard)
         choices = self._choosing.choices(step)
         if self._plain_is_stale(step, choices):
             choices = [self._choosing.plain(choice) for choice in choices]
@@ -100,50 +102,44 @@ class AdaptivePolicy:
         if self._open is None or self._open.step.rows != len(plan.draft_lens):
             return verify_all(plan, scores)
         step, bound = self._open.step, self._open.bound
-        drafted = np.array([min(n, len(v)) for n, v in zip(plan.draft_lens, scores.values, strict=True)], dtype=int)
-        if not drafted.any():
-            plain, plain_ms = (0,) * step.rows, self._predicted(step, step.plain_ms)
-            return Decision(plain, _why_undrafted(plan, plain), float(step.rows), plain_ms, Knowledge.PREFIX)
-        within = np.arange(self._settings.max_draft_len) < drafted[:, None]
-        survival = np.where(within, self._beliefs.calibrated(step.requests, plan.drafters, scores), 0.0)
-        whole = np.array([reason in WHOLE for reason in plan.reasons])
-        certain = np.where(whole, drafted, 0)
-        if bound is not None:
-            certain = np.where(bound.rows & ~whole, bound.cut(survival, drafted, scores.knowledge), certain)
-            whole = whole | bound.rows
-        step = self._with_certain(step, plan, survival, certain)
-        free = np.where(whole[:, None], 0.0, survival)
-        found = step.solve(free, int(drafted[~whole].sum()))
-        lens = np.where(whole, certain, found.verify_lens)
-        self._gain += 0.05 * (found.tokens / found.ms * step.plain_ms / max(step.rows, 1) - self._gain)
-        return Decision(
-            tuple(int(length) for length in lens),
-            self._why(step, plan, drafted, lens, survival),
-            found.tokens,
-            self._predicted(step, found.ms),
-            self._options.verifier_admits,
-        )
+        drafted = [min(planned, len(said)) for planned, said in zip(plan.draft_lens, scores.values, strict=True)]
+        if not any(drafted):
+            plain_ms = self._predicted(step, step.plain_ms)
+            return Decision(tuple(drafted), _why_undrafted(plan, drafted), float(step.rows), plain_ms, Knowledge.PREFIX)
+        said = [values[:length] for values, length in zip(scores.values, drafted, strict=True)]
+        survival = self._beliefs.calibrated(self._beliefs.played(step.pairs, plan.drafters), said)
+        settled = self._settled(plan, survival, np.array(drafted), scores.knowledge, bound)
+        step = self._with_settled(self._with_drafting(step, plan), survival, settled)
+        still_open = survival if settled is None else np.where((settled >= 0)[:, None], 0.0, survival)
+        open_tokens = sum(drafted) if settled is None else int(np.array(drafted)[settled < 0].sum())
+        found = step.solve(still_open, open_tokens)
+        lens = found.verify_lens if settled is None else np.where(settled >= 0, settled, found.verify_lens)
+        self._gain += 0.05 * (found.tokens / found.ms * step.plain_ms / step.rows - self._gain)
+        verify_lens = tuple(lens.tolist())
+        reasons = self._why(step, plan, drafted, verify_lens, survival)
+        ms = self._predicted(step, found.ms)
+        return Decision(verify_lens, reasons, found.tokens, ms, self._options.verifier_admits)
 
     def observe(self, record: StepRecord) -> None:
         self._reasons.update(row.reason for row in record.rows)
-        caught_up = self._beliefs.read(record)
-        self._beliefs.observe(record)
+        tracks = self._beliefs.tracks.of(record.rows)
+        caught_up = self._beliefs.read(record, tracks)
+        self._beliefs.observe(record, tracks)
         if self._costs is None:
             self._costs = self._start.observe(record)
             return
         self._costs.observe(record, self._beliefs.free, caught_up)
-        self._aim.observe(record, self._beliefs.tracks)
+        self._aim.observe(record, tracks)
         rows = len(record.rows)
         if rows:
             self._context_tokens += 0.01 * (record.load.context_tokens / rows - self._context_tokens)
-            prompt = sum(row.prefill_tokens for row in record.rows)
-            plain = sum(not row.prefill_tokens for row in record.rows)
-            plain_ms = self._costs.step_ms(prompt + plain, record.load.context_tokens, rows)
+            plain_tokens = sum(row.prefill_tokens or 1 for row in record.rows)
+            plain_ms = self._costs.step_ms(plain_tokens, record.load.context_tokens, rows)
             spent_ms = record.step_ms - min(record.draft_ms, self._costs.free_draft_ms(rows))
             self._guard.observe(record, spent_ms, plain_ms)
             promised = self._guard.interference()
-            if plain_ms > 0.0 and np.isfinite(promised):
-                self._beliefs.tracks.credit(record, (1.0 - promised) * spent_ms / plain_ms)
+            if plain_ms > 0.0 and math.isfinite(promised):
+                credit(record, tracks, (1.0 - promised) * spent_ms / plain_ms)
 
     def describe(self) -> Mapping[str, Any]:
         return {
@@ -164,42 +160,49 @@ class AdaptivePolicy:
         rows = bound_rows(drafters, self._options.verifier_admits, self._beliefs.free)
         if not rows.any():
             return None
-        lens = np.array([choice.draft_len for choice in choices])
-        expected = self._beliefs.survival(step.requests, drafters)
-        survival = np.where(np.arange(expected.shape[1]) < lens[:, None], expected, 0.0)
-        drafted = int(lens.sum())
+        survival, drafted = expected_survival(self._beliefs, step, choices), sum(c.draft_len for c in choices)
         priced = self._with_drafting(step, plan_of(choices))
         planned = priced.solve(survival, drafted)
         terms = priced.terms(priced.items(survival), drafted)
         return yardstick(rows, planned, priced.ms(drafted), terms.objective.price(planned.score))
 
+    def _settled(
+        self, plan: Plan, survival: FloatArray, drafted: IntArray, knowledge: Knowledge, bound: Yardstick | None
+    ) -> IntArray | None:
+        """[N] verify lengths that are not open to choice, -1 where they are; None: all are."""
+        if bound is None and not any(reason in WHOLE for reason in plan.reasons):
+            return None
+        settled = np.full(len(drafted), -1)
+        if bound is not None:
+            settled = np.where(bound.rows, bound.cut(survival, drafted, knowledge), settled)
+        return np.where([reason in WHOLE for reason in plan.reasons], drafted, settled)
+
     def _with_drafting(self, step: Step, plan: Plan) -> Step:
         """The step once the plan's paid drafters have run."""
-        assert self._costs is not None
         depths: dict[str, tuple[int, int]] = {}
         for name, length in zip(plan.drafters, plan.draft_lens, strict=True):
             if name is not None and name not in self._beliefs.free:
                 depth, count = depths.get(name, (0, 0))
                 depths[name] = max(depth, length), count + 1
-        spent = sum(self._costs.draft_ms(name, depth, count) for name, (depth, count) in depths.items())
-        return replace(step, spent_ms=spent)
+        spent = sum(step.costs.draft_ms(name, depth, count) for name, (depth, count) in depths.items())
+        return replace(step, spent_ms=spent) if spent else step
 
-    def _with_certain(self, step: Step, plan: Plan, survival: FloatArray, certain: IntArray) -> Step:
-        """The step with the lengths that are no longer open."""
-        step = self._with_drafting(step, plan)
-        if not certain.any():
+    def _with_settled(self, step: Step, survival: FloatArray, settled: IntArray | None) -> Step:
+        """The step with what is verified in any case."""
+        if settled is None:
             return step
+        certain = np.maximum(settled, 0)
         expected = np.where(np.arange(survival.shape[1]) < certain[:, None], survival, 0.0).sum(axis=1)
         return replace(step, certain=expected, certain_tokens=int(certain.sum()))
 
     def _why(
-        self, step: Step, plan: Plan, drafted: IntArray, lens: IntArray, survival: FloatArray
+        self, step: Step, plan: Plan, drafted: Sequence[int], lens: Sequence[int], survival: FloatArray
     ) -> tuple[Reason, ...]:
         reasons = list(_why_undrafted(plan, drafted))
-        for i in np.flatnonzero(drafted).tolist():
-            if lens[i] == 0 and plan.reasons[i] not in WHOLE:
-                reasons[i] = self._choosing.why_not(step, step.requests[i], float(survival[i, 0]))
-            elif lens[i] < drafted[i] and plan.reasons[i] is step.requests[i].cap:
+        for i, (length, verified) in enumerate(zip(drafted, lens, strict=True)):
+            if length and not verified and reasons[i] not in WHOLE:
+                reasons[i] = self._choosing.why_not(step, float(survival[i, 0]))
+            elif verified < length and reasons[i] is step.requests[i].cap:
                 reasons[i] = self._aim.reason  # the cap was not what stopped it
         return tuple(reasons)
 
@@ -236,7 +239,7 @@ class AdaptivePolicy:
         ]
 
 
-def _why_undrafted(plan: Plan, drafted: Sequence[int] | IntArray) -> tuple[Reason, ...]:
+def _why_undrafted(plan: Plan, drafted: Sequence[int]) -> tuple[Reason, ...]:
     """The plan's reasons; a planned draft that came out empty says so."""
     return tuple(
         Reason.NO_PROPOSAL if planned and not length else reason

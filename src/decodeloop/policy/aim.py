@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from decodeloop.policy.allocate import Objective
-from decodeloop.policy.tracks import Tracks
+from decodeloop.policy.tracks import Track
 from decodeloop.types import DecodeRequest, FloatArray, Reason, StepRecord
 
 
@@ -34,8 +34,10 @@ class Aim(Protocol):
         """The requests of the step that begins."""
         ...
 
-    def terms(self, requests: Sequence[DecodeRequest], tracks: Tracks, market: Market) -> Terms: ...
+    def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms: ...
 
-    def observe(self, record: StepRecord, tracks: Tracks) -> None: ...
+    def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:
+        """tracks: of the record's rows."""
+        ...
 
     def describe(self) -> Mapping[str, Any]: ...

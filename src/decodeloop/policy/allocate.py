@@ -7,7 +7,7 @@ whatever T looks like; stopping at the first decline is not (step times are stai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ class Items:
     weights: [N] what a token of each request is worth.
     extra_ms: [N] what each verified token of a request costs beyond the step time of the total (long contexts).
     certain: [N] expected accepted tokens of drafts that are verified whatever is decided (forced ones).
-    credit: [N] tokens that a request has had beyond its bound so far, and may lose now (`allocate_fairly` only).
+    credit: [N] tokens that a request has had beyond its bound so far, and may lose now (see `fair`).
     """
 
     survival: FloatArray
@@ -113,17 +113,22 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class Scan:
     """Every total B at once: value, time and score of verifying the B best tokens, [M + 1] each."""
 
+    items: Items
+    objective: Objective
     keys: FloatArray  # [N, K] what the items are ranked by
     ranked: FloatArray  # [M] the keys, best first
     value: FloatArray
     ms: FloatArray
     score: FloatArray
 
-    def lens(self, total: int) -> IntArray:
-        return _top(self.keys, total, float(self.ranked[total - 1])) if total else np.zeros(len(self.keys), np.int64)
+    def pick(self, total: int) -> Allocation:
+        lens = _top(self.keys, total, float(self.ranked[total - 1])) if total else np.zeros(len(self.keys), np.int64)
+        value, score = float(self.value[total]), float(self.score[total])
+        tokens = value if self.items.weights is None else float(self.items.tokens(lens).sum())
+        return Allocation(lens, tokens, float(self.ms[total]), score, score)
 
 
 def allocate(items: Items, ms: FloatArray, objective: Objective = RATE) -> Allocation:
@@ -132,42 +137,8 @@ def allocate(items: Items, ms: FloatArray, objective: Objective = RATE) -> Alloc
     ms: [M + 1] time of the whole step when B = 0..M draft tokens are verified; M is at least the number drafted.
     Exact: by Dinkelbach's iteration when items differ in cost, in one scan when they don't.
     """
-    scan = _scan(items, ms, objective)
-    return _chosen(items, scan, int(np.argmax(scan.score)))
-
-
-def allocate_fairly(
-    items: Items, ms: FloatArray, plain_ms: float, budget: float | FloatArray, objective: Objective = RATE
-) -> Allocation:
-    """The best lengths that slow no request by more than `budget` (a share, or [N] of them) against plain decoding.
-
-    Every request keeps (1 + its expected accepted tokens + its credit) / T(B) >= (1 - budget) / plain_ms. Drafting
-    that is already paid for in ms[0] is not held against the requests. Exact for items of equal cost, up to MAX_TRIALS
-    totals that have to be filled one by one; `gap` says what may be missing.
-    """
-    scan = _scan(items, ms, objective)
-    slack = _Slack(items, max(plain_ms, float(ms[0])), 1.0 - np.asarray(budget))
-    best = int(np.argmax(scan.score))
-    harmless_ms = max(slack.harmless_ms, float(ms[0]))
-    if scan.ms[best] <= harmless_ms:
-        return _chosen(items, scan, best)
-    found = _chosen(items, scan, int(np.argmax(np.where(scan.ms <= harmless_ms, scan.score, -np.inf))))
-
-    promising = np.flatnonzero((scan.score > found.score) & (scan.ms <= slack.hopeless_ms))
-    promising = promising[np.argsort(-scan.score[promising], kind="stable")]
-    for total in promising[:MAX_TRIALS]:
-        if scan.score[total] <= found.score:
-            break
-        lens = _filled(scan.keys, slack, int(total), float(scan.ms[total]))
-        if lens is not None:
-            tried = _valued(items, lens, float(ms[total]) + _extra(items, lens), objective)
-            if tried.score > found.score and slack.holds(lens, tried.ms):
-                found = tried
-    proved = scan.score[promising[MAX_TRIALS:]] if items.extra_ms is None else scan.score
-    return replace(found, bound=float(proved.max(initial=found.score)))
-
-
-MAX_TRIALS = 48
+    found = scan(items, ms, objective)
+    return found.pick(int(np.argmax(found.score)))
 
 
 def depth_scores(
@@ -191,24 +162,25 @@ def depth_scores(
     return best
 
 
-def _scan(items: Items, ms: FloatArray, objective: Objective) -> _Scan:
+def scan(items: Items, ms: FloatArray, objective: Objective) -> Scan:
+    """All totals, ranked so that the best of them is the best of all allocations. Arguments as in `allocate`."""
     values, plain, count = items.values, items.plain_value, min(items.survival.size, len(ms) - 1)
     if items.extra_ms is None:
         ranked = np.sort(values, axis=None)[::-1][:count]
         value, spent = _earned(plain, ranked), ms[: count + 1]
-        return _Scan(values, ranked, value, spent, objective.score(value, spent))
-    price = objective.price(_score(objective, plain, float(ms[0])))
+        return Scan(items, objective, values, ranked, value, spent, objective.score(value, spent))
+    count = min(count, int(np.count_nonzero(values > 0.0)))
+    price = objective.price(float(objective.score(np.array([plain]), ms[:1])[0]))
     extra = np.broadcast_to(items.extra_ms[:, None], values.shape)
     while True:
-        keys = values - price * extra
+        keys = np.where(values > 0.0, values - price * extra, -np.inf)  # what wasn't drafted is never cheap
         order = np.argsort(-keys, axis=None, kind="stable")[:count]
-        spent = ms[: count + 1].copy()
+        value, spent = _earned(plain, values.ravel()[order]), ms[: count + 1].copy()
         spent[1:] += np.cumsum(extra.ravel()[order])
-        value = _earned(plain, values.ravel()[order])
-        scan = _Scan(keys, keys.ravel()[order], value, spent, objective.score(value, spent))
-        dearer = objective.price(float(scan.score.max()))
+        found = Scan(items, objective, keys, keys.ravel()[order], value, spent, objective.score(value, spent))
+        dearer = objective.price(float(found.score.max()))
         if dearer <= price * (1.0 + 1e-12):
-            return scan
+            return found
         price = dearer
 
 
@@ -219,10 +191,6 @@ def _earned(plain: float, gains: FloatArray) -> FloatArray:
     np.cumsum(gains, out=value[1:])
     value[1:] += plain
     return value
-
-
-def _score(objective: Objective, value: float, ms: float) -> float:
-    return float(objective.score(np.array([value]), np.array([ms]))[0])
 
 
 def _top(keys: FloatArray, total: int, last: float) -> IntArray:
@@ -236,66 +204,3 @@ def _top(keys: FloatArray, total: int, last: float) -> IntArray:
         ties = (keys == last).sum(axis=1)
         lens -= np.clip(surplus - (np.cumsum(ties[::-1]) - ties[::-1])[::-1], 0, ties)
     return lens
-
-
-@dataclass(frozen=True, slots=True)
-class _Slack:
-    """How far each request may be slowed. keep: what must remain of its plain speed, a share or [N]."""
-
-    items: Items
-    plain_ms: float
-    keep: FloatArray
-
-    @property
-    def least(self) -> FloatArray:
-        """[N] what counts for a request that has nothing more verified."""
-        least = self.items.least_tokens
-        return least if self.items.credit is None else least + self.items.credit
-
-    @property
-    def harmless_ms(self) -> float:
-        """Up to here nobody's bound is touched, drafts or not."""
-        return self.plain_ms * float(np.min(self.least / self.keep))
-
-    @property
-    def hopeless_ms(self) -> float:
-        """Beyond here somebody's is broken, even with the whole draft verified."""
-        return self.plain_ms * float(np.min((self.least + self.items.survival.sum(axis=1)) / self.keep))
-
-    def needed(self, ms: float) -> IntArray:
-        """[N] the shortest verified drafts that keep the bound in a step of `ms`; K + 1: none does."""
-        least = self.least
-        tokens = least[:, None] + np.cumsum(self.items.survival, axis=1)
-        need = np.broadcast_to(self.keep * (ms / self.plain_ms), len(tokens))
-        needed: IntArray = (tokens < need[:, None] - 1e-12).sum(axis=1) + (need > least)
-        return needed
-
-    def holds(self, lens: IntArray, ms: float) -> bool:
-        credit = 0.0 if self.items.credit is None else self.items.credit
-        return bool(np.all(self.items.tokens(lens) + credit >= self.keep * (ms / self.plain_ms) - 1e-12))
-
-
-def _filled(keys: FloatArray, slack: _Slack, total: int, ms: float) -> IntArray | None:
-    """The best `total` tokens in a step of `ms` that contain everybody's needed prefix."""
-    needed = slack.needed(ms)
-    if needed.max() > keys.shape[1] or needed.sum() > total or not total:
-        return None
-    ranked = np.where(np.arange(keys.shape[1]) < needed[:, None], np.inf, keys)
-    return _top(ranked, total, float(np.partition(ranked, ranked.size - total, axis=None)[ranked.size - total]))
-
-
-def _extra(items: Items, lens: IntArray) -> float:
-    return 0.0 if items.extra_ms is None else float(lens @ items.extra_ms)
-
-
-def _chosen(items: Items, scan: _Scan, total: int) -> Allocation:
-    lens, value, score = scan.lens(total), float(scan.value[total]), float(scan.score[total])
-    tokens = value if items.weights is None else float(items.tokens(lens).sum())
-    return Allocation(lens, tokens, float(scan.ms[total]), score, score)
-
-
-def _valued(items: Items, lens: IntArray, ms: float, objective: Objective) -> Allocation:
-    expected = items.tokens(lens)
-    tokens = float(expected.sum())
-    score = _score(objective, tokens if items.weights is None else float(expected @ items.weights), ms)
-    return Allocation(lens, tokens, ms, score, score)

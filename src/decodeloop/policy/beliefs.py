@@ -12,32 +12,33 @@ from decodeloop.policy.acceptance import LEAST, MOST, AcceptanceModel, Runs
 from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.drift import DriftMonitor
-from decodeloop.policy.hedge import CLASS_MEMORY, CLASS_WEIGHT, Record
 from decodeloop.policy.slots import Leaves
-from decodeloop.policy.tracks import Track, Tracks
-from decodeloop.types import DecodeRequest, FloatArray, RequestClass, Scores, StepRecord, StepRow
+from decodeloop.policy.tracks import Affinity, Track, Tracks
+from decodeloop.types import DecodeRequest, FloatArray, StepRecord, StepRow
 
-FLUSH = 64  # drafts that are learned from together, once there is a record
+FLUSH = 128  # drafts that are learned from together, once there is a record
 FIRST_FLUSH = 4
-SAMPLED_ROWS = 32  # of a step: enough to learn from, however many requests run
+SAMPLED_ROWS = 8  # of a step: enough to learn from, however many requests run
+CLASS_KEPT = 1.0 - 1.0 / 256.0  # of the class's rewards, a draft
+PRIOR_STEPS = 4.0  # that the class's record counts for beside a request's own, and survival beside the class's
 CHANGED = 0.9  # of the record that is dropped when a class has changed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Label:
     """What became of one draft: `accepted` tokens were right, and (unless censored) the next one was not."""
 
-    slot: int
+    leaf: int
     accepted: int
     censored: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Play:
-    """A draft that was played. confidence: [K] survival by the drafter's word. own: its request's standing then."""
+    """A draft that was played. confidence: survival by the drafter's word. own: its request's standing then."""
 
     label: _Label
-    confidence: FloatArray
+    confidence: Sequence[float]
     own: float
 
 
@@ -52,67 +53,77 @@ class Beliefs:
         self.acceptance = AcceptanceModel(max_draft_len, self._leaves)
         self._calibrator = Calibrator(max_draft_len, self._leaves)
         self._drift = DriftMonitor(self._calibrator, self._leaves)
-        self._rewards: dict[tuple[str, RequestClass], Record] = {}
+        self._rewards = [0.0] * self._leaves.capacity  # of each leaf's drafts, played or not, discounted
+        self._steps = [0.0] * self._leaves.capacity
+        self._positions = np.arange(max_draft_len)
         self._labels: list[_Label] = []
         self._plays: list[_Play] = []
         self._learned = 0
-        self._leaves.tell(self._drop_labels, lambda _: None)
+        self._leaves.tell(self._clear, lambda _: None)
 
-    def slot(self, request: DecodeRequest | StepRow, drafter: str) -> int:
-        return self._leaves.row(request.tenant, request.request_class, drafter)
+    def affinity(self, track: Track, request: DecodeRequest | StepRow, drafter: str) -> Affinity:
+        found = track.affinities.get(drafter)
+        if found is None:
+            found = track.affinities[drafter] = Affinity()
+        if found.generation != self._leaves.generation:
+            found.leaf = self._leaves.row(request.tenant, request.request_class, drafter)
+            found.generation = self._leaves.generation
+        return found
 
-    def survival(self, requests: Sequence[DecodeRequest], drafters: Sequence[str | None]) -> FloatArray:
-        """[N, K] before anything is drawn: by the record of the class and of the request itself. 0 without drafter."""
-        survival = np.zeros((len(requests), self.max_draft_len))
-        played = [(i, name) for i, name in enumerate(drafters) if name is not None]
-        if played:
-            slots, standing = self._standings(requests, played)
-            survival[[i for i, _ in played]] = _survival(self.acceptance.conditional[slots], standing)
+    def played(
+        self, step: Sequence[tuple[DecodeRequest, Track]], drafters: Sequence[str | None]
+    ) -> list[Affinity | None]:
+        """Each request's affinity to the drafter that plays for it."""
+        while True:
+            generation = self._leaves.generation
+            found = [
+                None if name is None else self.affinity(track, request, name)
+                for (request, track), name in zip(step, drafters, strict=True)
+            ]
+            if self._leaves.generation == generation or len(found) > self._leaves.capacity:
+                return found
+
+    def survival(self, played: Sequence[Affinity | None]) -> FloatArray:
+        """[N, K] before anything is drawn: by the record of the class and of the request itself. 0 where None."""
+        survival = np.zeros((len(played), self.max_draft_len))
+        rows = [i for i, affinity in enumerate(played) if affinity is not None]
+        if rows:
+            leaves, standing = _standings(played)
+            raised = self.acceptance.conditional[leaves] * np.exp(standing)[:, None]
+            survival[rows] = np.cumprod(np.clip(raised, LEAST, MOST), axis=1)
         return survival
 
-    def calibrated(
-        self, requests: Sequence[DecodeRequest], drafters: Sequence[str | None], scores: Scores
-    ) -> FloatArray:
-        """[N, K] once drafted: by the drafters' confidence as it has turned out to mean. 0 beyond each draft."""
-        survival = np.zeros((len(requests), self.max_draft_len))
-        played = [(i, name) for i, name in enumerate(drafters) if name is not None and len(scores.values[i])]
-        if played:
-            slots, own = self._standings(requests, played)
-            said = [scores.values[i][: self.max_draft_len] for i, _ in played]
-            drafted = np.arange(self.max_draft_len) < np.array([len(values) for values in said])[:, None]
+    def calibrated(self, played: Sequence[Affinity | None], confidences: Sequence[FloatArray]) -> FloatArray:
+        """[N, K] once drafted: by the drafters' confidence as it has turned out to mean. 0 beyond each draft.
+
+        confidences: per request [draft_len] survival by the drafter's word.
+        """
+        survival = np.zeros((len(played), self.max_draft_len))
+        mine = [a if a is not None and len(said) else None for a, said in zip(played, confidences, strict=True)]
+        rows = [i for i, affinity in enumerate(mine) if affinity is not None]
+        if rows:
+            leaves, standing = _standings(mine)
+            said = [confidences[i][: self.max_draft_len] for i in rows]
+            drafted = self._positions < np.array([len(values) for values in said])[:, None]
             confidence = np.ones(drafted.shape)
             confidence[drafted] = np.concatenate(said)
-            conditional = self._calibrator.at(slots).predict(featurise(confidence, own))
-            survived = np.cumprod(np.clip(conditional, LEAST, MOST), axis=1)
-            survival[[i for i, _ in played]] = np.where(drafted, survived, 0.0)
+            conditional = self._calibrator.at(leaves).predict(featurise(confidence, standing))
+            likely = np.minimum(np.maximum(conditional, LEAST), MOST)
+            survival[rows] = np.cumprod(likely, axis=1) * drafted
         return survival
 
-    def _standings(
-        self, requests: Sequence[DecodeRequest], played: Sequence[tuple[int, str]]
-    ) -> tuple[IntArray, FloatArray]:
-        """Row and own standing of each (request, drafter) that plays."""
-        slots = np.array([self.slot(requests[i], name) for i, name in played])
-        return slots, np.array([self.track(requests[i]).standing(name) for i, name in played])
+    def expected_reward(self, affinity: Affinity) -> float:
+        """Accepted tokens a step to be expected, by Hedge's record of the class and of the request."""
+        leaf = affinity.leaf
+        prior = float(self.acceptance.further[leaf, 0])
+        by_class = (self._rewards[leaf] + PRIOR_STEPS * prior) / (self._steps[leaf] + PRIOR_STEPS)
+        return (affinity.rewards + PRIOR_STEPS * by_class) / (affinity.steps + PRIOR_STEPS)
 
-    def expected_reward(self, request: DecodeRequest, drafter: str) -> float:
-        """Accepted tokens a step to be expected of the drafter, by Hedge's record of the class and of the request."""
-        prior = float(self.acceptance.further[self.slot(request, drafter), 0])
-        record = self._rewards.get((request.tenant, request.request_class))
-        by_class = prior if record is None else record.mean(drafter, prior, CLASS_WEIGHT)
-        return self.track(request).rewards.mean(drafter, by_class, CLASS_WEIGHT)
-
-    def track(self, request: DecodeRequest | StepRow) -> Track:
-        return self.tracks.of(request.tenant, request.request_id)
-
-    def unread(self, request: DecodeRequest | StepRow, drafter: str) -> int:
-        """Tokens that a paid drafter must read before it can draft: all of them at first."""
-        return self.track(request).missed.get(drafter, request.context_tokens)
-
-    def read(self, record: StepRecord) -> dict[str, int]:
+    def read(self, record: StepRecord, tracks: Sequence[Track]) -> dict[str, int]:
         """Note what paid drafters have read; returns what each had to catch up with in this step."""
         caught_up: dict[str, int] = {}
-        for row in record.rows:
-            missed, played = self.track(row).missed, row.drafter
+        for row, track in zip(record.rows, tracks, strict=True):
+            missed, played = track.missed, row.drafter
             if played is not None and played not in self.free and row.draft_len:
                 caught_up[played] = caught_up.get(played, 0) + missed.get(played, row.context_tokens)
                 missed[played] = -row.emitted
@@ -120,56 +131,49 @@ class Beliefs:
                 missed[name] += row.emitted
         return caught_up
 
-    def observe(self, record: StepRecord) -> None:
-        rows = [row for row in record.rows if row.emitted + row.discarded and not row.prefill_tokens]
+    def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:
+        """tracks: of the record's rows."""
+        pairs = list(zip(record.rows, tracks, strict=True))
         # Which rows are learned from turns with the step, never with what came of them.
-        first = record.step * SAMPLED_ROWS % len(rows) if len(rows) > SAMPLED_ROWS else 0
-        for row in (rows[first:] + rows[:first])[:SAMPLED_ROWS]:
-            self._observe_row(row)
+        first = record.step * SAMPLED_ROWS % len(pairs) if len(pairs) > SAMPLED_ROWS else 0
+        for row, track in (pairs[first:] + pairs[:first])[:SAMPLED_ROWS]:
+            if row.emitted + row.discarded and not row.prefill_tokens:
+                self._observe_row(row, track)
         if len(self._labels) >= min(FLUSH, max(FIRST_FLUSH, self._learned // 4)):
             self._flush()
 
-    def _observe_row(self, row: StepRow) -> None:
-        track, known, drafter = self.track(row), row.accepted + 1, row.drafter
-        own = track.standing(drafter) if drafter is not None else 0.0  # as it was when this draft was judged
-        self.free.update(row.shadow_match)
+    def _observe_row(self, row: StepRow, track: Track) -> None:
+        known, drafter = row.accepted + 1, row.drafter
+        played = None if drafter is None else self.affinity(track, row, drafter)
+        own = 0.0 if played is None else played.standing  # as it was when this draft was judged
         for name, matched in row.shadow_match.items():
-            self._score(row, track, name, min(matched, known), known)
-        if drafter is None or not row.draft_len:
+            self.free.add(name)
+            self._score(self.affinity(track, row, name), min(matched, known), known)
+        if drafter is None or played is None or not row.draft_len:
             return
+        played = self.affinity(track, row, drafter)  # the shadows may have taken its leaf
         if drafter in row.shadow_match:
             judged = min(row.draft_len, known)
             accepted = min(row.shadow_match[drafter], judged)
         else:
             judged, accepted = row.verify_len, row.accepted
             if judged:
-                self._score(row, track, drafter, accepted, judged)
+                self._score(played, accepted, judged)
         if judged:
-            label = _Label(self.slot(row, drafter), min(accepted, self.max_draft_len), accepted >= judged)
-            self._plays.append(_Play(label, self._confidence(row), own))
+            label = _Label(played.leaf, min(accepted, self.max_draft_len), accepted >= judged)
+            self._plays.append(_Play(label, row.scores, own))
 
-    def _score(self, row: StepRow, track: Track, drafter: str, accepted: int, judged: int) -> None:
+    def _score(self, affinity: Affinity, accepted: int, judged: int) -> None:
         """A draft, played or not, had its first `judged` positions compared with the text."""
-        slot, censored = self.slot(row, drafter), accepted >= judged
+        leaf, censored = affinity.leaf, accepted >= judged
         accepted = min(accepted, self.max_draft_len)
-        self._labels.append(_Label(slot, accepted, censored))
+        self._labels.append(_Label(leaf, accepted, censored))
         reached = accepted if censored else min(accepted + 1, self.max_draft_len)
-        track.score(drafter, accepted, float(self.acceptance.total[slot, reached]))
-        reward = accepted + (float(self.acceptance.further[slot, accepted]) if censored else 0.0)
-        track.rewards.add(drafter, reward)
-        key = row.tenant, row.request_class
-        if key not in self._rewards:
-            if len(self._rewards) >= self._leaves.capacity:
-                del self._rewards[next(iter(self._rewards))]
-            self._rewards[key] = Record(CLASS_MEMORY)
-        self._rewards[key].add(drafter, reward)
-
-    def _confidence(self, row: StepRow) -> FloatArray:
-        """[K]; 1 where the drafter said nothing."""
-        confidence = np.ones(self.max_draft_len)
-        said = row.scores[: self.max_draft_len]
-        confidence[: len(said)] = said
-        return confidence
+        affinity.score(accepted, float(self.acceptance.total[leaf, reached]))
+        reward = accepted + (float(self.acceptance.further[leaf, accepted]) if censored else 0.0)
+        affinity.reward(reward)
+        self._rewards[leaf] = self._rewards[leaf] * CLASS_KEPT + reward
+        self._steps[leaf] = self._steps[leaf] * CLASS_KEPT + 1.0
 
     def _flush(self) -> None:
         """Learn from the labels gathered so far."""
@@ -178,19 +182,24 @@ class Beliefs:
         if self._plays:
             played, outcomes = _arrays([play.label for play in self._plays])
             standings = np.array([play.own for play in self._plays])
-            features = featurise(np.stack([play.confidence for play in self._plays]), standings)
+            confidence = np.ones((len(self._plays), self.max_draft_len))  # 1 where the drafter said nothing
+            for row, play in zip(confidence, self._plays, strict=True):
+                said = play.confidence[: self.max_draft_len]
+                row[: len(said)] = said
+            features = featurise(confidence, standings)
             changed = self._drift.observe(played, features, outcomes)
             self._calibrator.learn(played, features, outcomes)
-            for slot in changed:
-                self._calibrator.forget(slot, CHANGED)
-                self.acceptance.forget(slot, CHANGED)
+            for leaf in changed:
+                self._calibrator.forget(leaf, CHANGED)
+                self.acceptance.forget(leaf, CHANGED)
         self._learned += len(self._labels)
         self._labels, self._plays = [], []
 
-    def _drop_labels(self, slot: int) -> None:
+    def _clear(self, leaf: int) -> None:
         """The row changes hands: what its last owner said is not for the next."""
-        self._labels = [label for label in self._labels if label.slot != slot]
-        self._plays = [play for play in self._plays if play.label.slot != slot]
+        self._labels = [label for label in self._labels if label.leaf != leaf]
+        self._plays = [play for play in self._plays if play.label.leaf != leaf]
+        self._rewards[leaf] = self._steps[leaf] = 0.0
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -201,19 +210,21 @@ class Beliefs:
                 {
                     "tenant": tenant,
                     "class": str(request_class),
-                    "accepted_per_step": {name: round(mean, 3) for name, mean in record.means().items()},
+                    "drafter": drafter,
+                    "accepted_per_step": round(self._rewards[leaf] / self._steps[leaf], 3),
                 }
-                for (tenant, request_class), record in list(self._rewards.items())
+                for (tenant, request_class, drafter), leaf in self._leaves.items()
+                if self._steps[leaf]
             ],
         }
 
 
-def _survival(conditional: FloatArray, standing: FloatArray) -> FloatArray:
-    """[n, K] of a request that fares exp(standing) times as well as its class at every position."""
-    raised = conditional * np.exp(standing)[:, None]
-    return np.cumprod(np.clip(raised, LEAST, MOST), axis=1, dtype=np.float64)
+def _standings(played: Sequence[Affinity | None]) -> tuple[IntArray, FloatArray]:
+    """Leaf row and own standing of each that plays."""
+    mine = [affinity for affinity in played if affinity is not None]
+    return np.array([a.leaf for a in mine], dtype=np.int64), np.array([a.standing for a in mine])
 
 
 def _arrays(labels: Sequence[_Label]) -> tuple[IntArray, Runs]:
-    slots: IntArray = np.array([label.slot for label in labels], dtype=np.int64)
-    return slots, Runs.of([label.accepted for label in labels], [label.censored for label in labels])
+    leaves = np.array([label.leaf for label in labels], dtype=np.int64)
+    return leaves, Runs.of([label.accepted for label in labels], [label.censored for label in labels])

@@ -30,6 +30,7 @@ LEAST = 0.01  # confidence is clipped to LEAST .. 1 - LEAST
 START = (0.0, 0.8, 0.8, 0.5, -0.1)  # the features' shared weights, and that of log(1 + position)
 DAMPING = 0.5
 CLIP = 0.5  # of a weight, in one step
+MOST_LOGIT = 40.0
 LEAF_RIDGE, SHARED_RIDGE = 4.0, 1.0
 LEAF_HALF_LIFE, SHARED_HALF_LIFE = 1024.0, 8192.0  # labels
 BINS = 10
@@ -51,7 +52,7 @@ class Calibration:
     def curve(self, features: FloatArray) -> FloatArray:
         """[n, K, FEATURES] -> [n, K] logits."""
         logits: FloatArray = np.einsum("nkf,nkf->nk", self.weights, features)
-        return np.clip(logits, -20.0, 20.0)
+        return logits
 
     def binned(self, logits: FloatArray) -> FloatArray:
         """[n, K] logits -> [n, K] probabilities, after the bins' correction."""
@@ -157,7 +158,7 @@ def featurise(confidence: FloatArray, own: FloatArray) -> FloatArray:
     """[n, K, FEATURES] of [n, K] survival confidence (non-increasing) and [n] own standing."""
     before = np.ones_like(confidence)
     before[:, 1:] = confidence[:, :-1]
-    conditional = np.clip(confidence / np.maximum(before, 1e-12), LEAST, 1.0 - LEAST)
+    conditional = np.minimum(np.maximum(confidence / np.maximum(before, 1e-12), LEAST), 1.0 - LEAST)
     features = np.empty((*confidence.shape, FEATURES))
     features[..., 0] = 1.0
     features[..., 1] = np.log(conditional)
@@ -173,13 +174,15 @@ def confidence_of(features: FloatArray) -> FloatArray:
 
 
 def sigmoid(logits: FloatArray) -> FloatArray:
-    probabilities: FloatArray = 1.0 / (1.0 + np.exp(-logits))
+    probabilities: FloatArray = 1.0 / (1.0 + np.exp(np.minimum(-logits, MOST_LOGIT)))
     return probabilities
 
 
 def bin_of(logits: FloatArray) -> npt.NDArray[np.intp]:
     """The bin of each logit: even in logits between 0.02 and 0.98, where most drafts are."""
-    place: npt.NDArray[np.intp] = np.clip(BINS / 8.0 * logits + BINS / 2.0, 0.0, BINS - 1.0).astype(np.intp)
+    place: npt.NDArray[np.intp] = np.minimum(np.maximum(BINS / 8.0 * logits + BINS / 2.0, 0.0), BINS - 1.0).astype(
+        np.intp
+    )
     return place
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.guard import Guard, Stand
 from decodeloop.policy.hedge import Draw
 from decodeloop.policy.overrides import Choice, choose, override
 from decodeloop.policy.sizing import Step
+from decodeloop.policy.tracks import Affinity, Track
 from decodeloop.types import DecodeRequest, Reason, SpeculationMode
+
+GROWTH_STEPS = 1024  # calls for which one answer is good enough
 
 
 class Choosing:
@@ -20,14 +25,16 @@ class Choosing:
     def __init__(self, settings: PolicySettings, beliefs: Beliefs, guard: Guard, reason: Reason) -> None:
         self._settings, self._beliefs, self._guard, self._reason = settings, beliefs, guard, reason
         self._draw = Draw()
+        self._growth, self._growth_age = 0.0, GROWTH_STEPS
 
     def choices(self, step: Step) -> list[Choice]:
-        return [self._choice(step, request) for request in step.requests]
+        return [self._choice(step, request, track) for request, track in step.pairs]
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
         return [
-            self._without_paid(step, request, choice) for request, choice in zip(step.requests, choices, strict=True)
+            self._without_paid(step, request, track, choice)
+            for request, track, choice in zip(step.requests, step.tracks, choices, strict=True)
         ]
 
     def modest(self, request: DecodeRequest, draft_len: int) -> Choice:
@@ -41,11 +48,20 @@ class Choosing:
         """A plain step to see what one takes; what callers force stays."""
         return choice if choice.reason is Reason.FORCED or not choice.draft_len else Choice(0, None, Reason.PROBE)
 
-    def why_not(self, step: Step, request: DecodeRequest, survival: float) -> Reason:
+    def why_not(self, step: Step, survival: float) -> Reason:
         """Why a draft whose first token survives with this probability isn't verified: would it be at load 1?"""
-        return Reason.OFF_LOAD if survival > step.alone_growth else Reason.OFF_ACCEPTANCE
+        return Reason.OFF_LOAD if survival > self._alone_growth(step) else Reason.OFF_ACCEPTANCE
 
-    def _choice(self, step: Step, request: DecodeRequest) -> Choice:
+    def _alone_growth(self, step: Step) -> float:
+        """By what share one more token slows a step of a single request: hardly changes, so asked now and then."""
+        self._growth_age += 1
+        if self._growth_age > GROWTH_STEPS:
+            context = round(step.load.context_tokens / step.sequences)
+            plain, verifying = step.costs.step_ms(1, context, 1), step.costs.step_ms(2, context, 1)
+            self._growth, self._growth_age = verifying / plain - 1.0, 0
+        return self._growth
+
+    def _choice(self, step: Step, request: DecodeRequest, track: Track) -> Choice:
         fixed = override(request, self._settings)
         if fixed is not None:
             return fixed
@@ -58,19 +74,19 @@ class Choosing:
             return Choice(0, None, Reason.OFF_COST)
         candidates = self._candidates(request)
         if len(candidates) > 1:
-            rewards = [self._reward(step, request, name) for name in candidates]
-            choice = replace(choice, drafter=self._draw.pick(candidates, rewards))
+            rewards = [self._reward(step, name, self._beliefs.affinity(track, request, name)) for name in candidates]
+            choice = Choice(choice.draft_len, self._draw.pick(candidates, rewards), choice.reason)
         return choice
 
-    def _without_paid(self, step: Step, request: DecodeRequest, choice: Choice) -> Choice:
+    def _without_paid(self, step: Step, request: DecodeRequest, track: Track, choice: Choice) -> Choice:
         if not choice.draft_len or choice.drafter in self._beliefs.free or choice.reason is Reason.FORCED:
             return choice
         free = [name for name in self._candidates(request) if name in self._beliefs.free]
         if free:
-            best = max(free, key=lambda name: self._beliefs.expected_reward(request, name))
-            return replace(choice, drafter=best)
-        survival = self._beliefs.survival([request], [choice.drafter])
-        return Choice(0, None, self.why_not(step, request, float(survival[0, 0])))
+            rewards = [self._beliefs.expected_reward(self._beliefs.affinity(track, request, name)) for name in free]
+            return replace(choice, drafter=free[int(np.argmax(rewards))])
+        survival = self._beliefs.survival(self._beliefs.played([(request, track)], [choice.drafter]))
+        return Choice(0, None, self.why_not(step, float(survival[0, 0])))
 
     def _candidates(self, request: DecodeRequest) -> Sequence[str]:
         """The caller's drafter, else the operator's, else all that could serve."""
@@ -79,9 +95,9 @@ class Choosing:
             return (asked,)
         return (self._settings.drafter,) if self._settings.drafter in request.drafters else request.drafters
 
-    def _reward(self, step: Step, request: DecodeRequest, name: str) -> float:
+    def _reward(self, step: Step, name: str, affinity: Affinity) -> float:
         """Accepted tokens a step, less those that plain decoding would have produced while it drafted."""
-        reward = self._beliefs.expected_reward(request, name)
+        reward = self._beliefs.expected_reward(affinity)
         if name in self._beliefs.free:
             return reward
         depth = min(1 + round(reward), self._settings.max_draft_len)

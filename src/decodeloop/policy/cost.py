@@ -69,6 +69,8 @@ class CostSurface:
             np.concatenate([self._surface.knots, 2.0 ** (np.arange(CELLS) / 2), [FAR_TOKENS, 2 * FAR_TOKENS]])
         )
         self._nearness = _nearness(2.0 * np.log2(self._knots))
+        self._cell_knots = np.searchsorted(self._knots, 2.0 ** (np.arange(CELLS) / 2))
+        self._base = self._surface.ms(self._knots, 0.0, 1.0) - self._surface.sequence_ms
         plain_ms = min(sample.ms for sample in samples)
         self._floor_ms = plain_ms / 20
         self._rest = OnlineLinear([0.0, 0.0, 0.0], [plain_ms / 4] * 3, plain_ms / 50)
@@ -138,7 +140,7 @@ class CostSurface:
             "ms_per_context_token": shape.context_ms,
             "ms_per_token_and_context_token": shape.token_context_ms,
             "ms_per_sequence": shape.sequence_ms,
-            "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._rest.coefficients],
+            "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._rest.theta],
             "drift": round(math.expm1(self._drift), 4),
             "cells_visited": sum(int((region.visits > 0).sum()) for region in self._regions.values()),
             "drafters": self._drafts.describe(),
@@ -168,19 +170,24 @@ class CostSurface:
         """[J] ms at the knots; linear between them, so that one value and many agree."""
         if self._curve is not None and self._curve[:2] == (context, sequences):
             return self._curve[2]
-        biases = self._region(context, sequences).biases(self._nearness)
-        fitted = np.maximum(self._surface.ms(self._knots, context, sequences), self._floor_ms)
-        forward = np.maximum.accumulate(fitted * np.exp(self._drift + biases))
-        per_step, per_sequence, per_token = self._rest.coefficients
-        curve: FloatArray = forward + per_step + per_sequence * sequences + per_token * self._knots
+        shape = self._surface
+        constant = shape.context_ms * context + shape.sequence_ms * sequences
+        fitted = self._base + (shape.token_context_ms * context / sequences) * self._knots + constant
+        region = self._region(context, sequences)
+        forward = np.maximum(fitted, self._floor_ms) * np.exp(self._drift + region.biases)
+        per_step, per_sequence, per_token = self._rest.theta
+        curve: FloatArray = np.maximum.accumulate(forward) + (per_step + per_sequence * sequences)
+        curve += per_token * self._knots
         self._curve = context, sequences, curve
         return curve
 
     def _learn_forward(self, tokens: int, context: int, sequences: int, ms: float) -> None:
         region, cell = self._region(context, sequences), _cell(tokens)
-        bias = float(region.biases(CELL_NEARNESS[cell : cell + 1])[0])
-        fitted = max(float(self._surface.ms(np.array([tokens]), context, sequences)[0]), self._floor_ms)
-        surprise = math.log(ms / fitted) - self._drift - bias
+        shape = self._surface
+        fitted = float(np.interp(tokens, self._knots, self._base)) + shape.sequence_ms * sequences
+        fitted += (shape.context_ms + shape.token_context_ms * tokens / sequences) * context
+        bias = float(region.biases[self._cell_knots[cell]])
+        surprise = math.log(ms / max(fitted, self._floor_ms)) - self._drift - bias
         surprise = min(max(surprise, -SHOCK), SHOCK)
         self._drift += DRIFT_GAIN * surprise
         region.learn(cell, surprise, self._step)
@@ -188,31 +195,34 @@ class CostSurface:
     def _region(self, context: int, sequences: int) -> _Region:
         key = round(math.log2(max(sequences, 1))), round(math.log2(1 + max(context, 0) / max(sequences, 1)) / 2)
         if key not in self._regions:
-            self._regions[key] = _Region()
+            self._regions[key] = _Region(self._nearness)
         return self._regions[key]
 
 
 class _Region:
-    """What steps of about as many sequences and about as much context have shown, per cell of tokens."""
+    """What steps of about as many sequences and about as much context have shown, per cell of tokens.
 
-    def __init__(self) -> None:
-        self._deviation = np.zeros(CELLS)  # log ratio to the fit
+    nearness: [J, CELLS] how much each cell says about each knot. biases: [J] log ratio to the fit: at each knot the
+    nearby cells' mean, shrunk where few were seen.
+    """
+
+    def __init__(self, nearness: FloatArray) -> None:
+        self._nearness = nearness
+        self._deviation = np.zeros(CELLS)
         self.visits = np.zeros(CELLS)
         self._last = np.full(CELLS, -np.inf)
+        self.biases = np.zeros(len(nearness))
 
     def mark(self, cell: int, step: int) -> None:
         self._last[cell] = step
 
     def learn(self, cell: int, surprise: float, step: int) -> None:
-        self._deviation[cell] += max(1.0 / (self.visits[cell] + 10.0), CELL_GAIN) * surprise
-        self.visits[cell] += 1.0
+        visits = float(self.visits[cell])
+        self._deviation[cell] += max(1.0 / (visits + 10.0), CELL_GAIN) * surprise
+        self.visits[cell] = visits + 1.0
         self.mark(cell, step)
-
-    def biases(self, nearness: FloatArray) -> FloatArray:
-        """[J] log ratio to the fit: the nearby cells' mean, shrunk where few were seen. nearness: [J, CELLS]."""
         trust = np.minimum(self.visits, CELL_TRUST)
-        mean: FloatArray = nearness @ (trust * self._deviation) / (nearness @ trust + CELL_SHRINKAGE)
-        return mean
+        self.biases = self._nearness @ (trust * self._deviation) / (self._nearness @ trust + CELL_SHRINKAGE)
 
     def staleness(self, cell: int, step: int) -> float:
         return float(step - self._last[cell])
@@ -226,6 +236,3 @@ def _nearness(places: FloatArray) -> FloatArray:
     """[J, CELLS] how much each cell says about each place, in cells."""
     near: FloatArray = np.exp(-0.5 * np.square(places[:, None] - np.arange(CELLS)))
     return near
-
-
-CELL_NEARNESS = _nearness(np.arange(CELLS, dtype=np.float64))

@@ -87,7 +87,7 @@ class DraftCosts:
     def describe(self) -> Mapping[str, Any]:
         return {
             name: {
-                "ms": [round(float(value), 4) for value in model.coefficients],
+                "ms": [round(float(value), 4) for value in model.theta],
                 "terms": ["draft", "position", "position and sequence", "caught-up token"],
                 "measured_steps": model.visits,
             }

@@ -105,8 +105,11 @@ class Watch:
         """Nothing is spent where nothing is afforded."""
 
     def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
+        self.book(_by_class(record), spent_ms, plain_ms)
+
+    def book(self, classes: Mapping[Key, _Part], spent_ms: float, plain_ms: float) -> None:
         slowness = min(spent_ms / plain_ms, SLOWEST) if plain_ms > 0.0 else 1.0
-        for key, part in _by_class(record).items():
+        for key, part in classes.items():
             self.account(key).add(part.rows * slowness - part.tokens, part.rows * slowness)
 
     def account(self, key: Key) -> Account:
@@ -166,13 +169,13 @@ class PlainGuard:
         self._allowance_ms -= ms
 
     def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
-        self._watch.observe(record, spent_ms, plain_ms)
+        classes = _by_class(record)
+        self._watch.book(classes, spent_ms, plain_ms)
         self._step += 1
         self._total_ms += record.step_ms
         self._allowance_ms = min(self._allowance_ms + LOST_SHARE * record.step_ms, MOST_SAVED_MS)
         if plain_ms <= 0.0:
             return
-        classes = _by_class(record)
         speculating = [key for key, part in classes.items() if part.verified or part.paid]
         for key in speculating:
             without_ms = _without(record, classes, key, spent_ms, plain_ms)

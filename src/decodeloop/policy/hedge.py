@@ -7,43 +7,19 @@ seeing them would change the target's distribution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
-import numpy as np
-
-from decodeloop.types import FloatArray
-
-MEMORY = 12.0  # steps that a request's own rewards reach back
-CLASS_MEMORY = 256.0
-CLASS_WEIGHT = 4.0  # steps that the class's record counts for
 TEMPERATURE = 0.25  # tokens a step: a lead of this much is worth a factor e
 GOLDEN = 0.6180339887498949
 
 
-class Record:
-    """Discounted mean reward of each drafter, in tokens a step. One of a class, and one of each request."""
-
-    def __init__(self, memory: float) -> None:
-        self._kept = 1.0 - 1.0 / memory
-        self._sums: dict[str, tuple[float, float]] = {}  # drafter -> (rewards, steps), discounted
-
-    def add(self, drafter: str, reward: float) -> None:
-        rewards, steps = self._sums.get(drafter, (0.0, 0.0))
-        self._sums[drafter] = rewards * self._kept + reward, steps * self._kept + 1.0
-
-    def mean(self, drafter: str, prior: float, weight: float) -> float:
-        rewards, steps = self._sums.get(drafter, (0.0, 0.0))
-        return (rewards + weight * prior) / (steps + weight)
-
-    def means(self) -> Mapping[str, float]:
-        return {drafter: rewards / steps for drafter, (rewards, steps) in self._sums.items()}
-
-
-def weights(rewards: FloatArray) -> FloatArray:
-    """[D] expected rewards -> [D] Hedge's probabilities."""
-    lead = np.exp((rewards - rewards.max()) / TEMPERATURE)
-    shares: FloatArray = lead / lead.sum()
-    return shares
+def weights(rewards: Sequence[float]) -> list[float]:
+    """Hedge's probabilities for expected rewards in tokens a step."""
+    best = max(rewards)
+    leads = [math.exp((reward - best) / TEMPERATURE) for reward in rewards]
+    total = sum(leads)
+    return [lead / total for lead in leads]
 
 
 class Draw:
@@ -54,8 +30,10 @@ class Draw:
 
     def pick(self, drafters: Sequence[str], rewards: Sequence[float]) -> str:
         """One of `drafters`, as often as its weight says."""
-        if len(drafters) == 1:
-            return drafters[0]
         self._point = (self._point + GOLDEN) % 1.0
-        reached = int(np.searchsorted(np.cumsum(weights(np.array(rewards))), self._point))
-        return drafters[min(reached, len(drafters) - 1)]
+        reached = 0.0
+        for drafter, weight in zip(drafters, weights(rewards), strict=True):
+            reached += weight
+            if self._point < reached:
+                return drafter
+        return drafters[-1]

@@ -25,7 +25,7 @@ from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import Priced
 from decodeloop.policy.guard import PlainGuard
 from decodeloop.policy.options import AdaptiveOptions, read_options
-from decodeloop.policy.tracks import Tracks
+from decodeloop.policy.tracks import Track
 from decodeloop.types import CostModel, DecodeRequest, Reason, StepRecord
 
 V = 4.0  # tokens
@@ -53,26 +53,26 @@ class Interactive:
             if (objective := self._objective(request)) is not None
         }
 
-    def terms(self, requests: Sequence[DecodeRequest], tracks: Tracks, market: Market) -> Terms:
+    def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms:
         behind = np.zeros(len(requests))
         urgency = 0.0
         for i, request in enumerate(requests):
             objective = self._objectives.get((request.tenant, request.request_id))
             if objective is not None:
-                behind[i] = tracks.of(request.tenant, request.request_id).behind
+                behind[i] = tracks[i].behind
                 urgency += behind[i] / objective
         weights, price = V + behind, V * market.rate(None) + urgency
         # An objective out of reach would call time dearer than anything it can buy; nobody gets faster by waiting less.
         return Terms(weights, Priced(min(price, market.rate(weights))))
 
-    def observe(self, record: StepRecord, tracks: Tracks) -> None:
-        rows = [row for row in record.rows if not row.prefill_tokens and row.emitted + row.discarded]
+    def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:
+        pairs = zip(record.rows, tracks, strict=True)
+        rows = [(row, track) for row, track in pairs if not row.prefill_tokens and row.emitted + row.discarded]
         late, infeasible = [], set()
-        for row in rows:
+        for row, track in rows:
             key = row.tenant, row.request_id
             objective = self._objectives.get(key)
             if objective is not None:
-                track = tracks.of(*key)
                 grown = track.behind + record.step_ms / objective - (row.accepted + 1)
                 track.behind = min(max(grown, 0.0), self._most)
                 late.append(track.behind)
@@ -82,7 +82,7 @@ class Interactive:
         if late:
             self._behind += MEMORY * (float(np.mean(late)) - self._behind)
         if rows and record.step_ms > 0.0:
-            rate = sum(row.accepted + 1 for row in rows) / record.step_ms
+            rate = sum(row.accepted + 1 for row, _ in rows) / record.step_ms
             self._total_rate += MEMORY * (rate - self._total_rate)
             self._user_rate += MEMORY * (rate / len(rows) - self._user_rate)
 

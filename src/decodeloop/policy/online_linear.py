@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from decodeloop.types import FloatArray
-
 CLIP = 3.0  # scales: a measurement pulls no harder than this
 FIRST_GAIN, LAST_GAIN = 0.5, 0.1  # share of a residual that one measurement corrects
 
@@ -15,28 +11,23 @@ FIRST_GAIN, LAST_GAIN = 0.5, 0.1  # share of a residual that one measurement cor
 class OnlineLinear:
     """y = theta . x, theta >= 0, by normalised least mean squares on residuals clipped at CLIP scales.
 
-    initial: [J] theta. uncertainty: [J] how far off each may be: who of them answers for a residual.
+    theta: [J], at first `initial`. uncertainty: [J] how far off each may be: who of them answers for a residual.
     scale: the expected size of a residual.
     """
 
     def __init__(self, initial: Sequence[float], uncertainty: Sequence[float], scale: float) -> None:
-        self._theta = [max(value, 0.0) for value in initial]
+        self.theta = [max(value, 0.0) for value in initial]
         self._variance = [value * value for value in uncertainty]
         self._scale, self._least = scale, scale / 20
         self.visits = 0
 
     def predict(self, x: Sequence[float]) -> float:
-        return sum(theta * feature for theta, feature in zip(self._theta, x, strict=True))
-
-    @property
-    def coefficients(self) -> FloatArray:
-        """[J]"""
-        return np.array(self._theta)
+        return sum(theta * feature for theta, feature in zip(self.theta, x, strict=True))
 
     def loosen(self) -> None:
         """Things may have changed unseen: let the next measurements count like the first."""
         self.visits = 0
-        self._scale = max(self._scale, sum(self._theta) / CLIP)
+        self._scale = max(self._scale, sum(self.theta) / CLIP)
 
     def learn(self, x: Sequence[float], y: float) -> None:
         residual = y - self.predict(x)
@@ -46,8 +37,8 @@ class OnlineLinear:
         if total > 0.0:
             gain = max(FIRST_GAIN / (1 + self.visits / 4), LAST_GAIN)
             correction = gain * min(max(residual, -limit), limit) / total
-            self._theta = [
-                max(theta + correction * weight, 0.0) for theta, weight in zip(self._theta, carried, strict=True)
+            self.theta = [
+                max(theta + correction * weight, 0.0) for theta, weight in zip(self.theta, carried, strict=True)
             ]
         seen = min(abs(residual), 3 * limit)
         self._scale = max(self._scale + 0.05 * (seen - self._scale), self._least)

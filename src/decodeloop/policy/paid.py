@@ -33,19 +33,19 @@ class PaidDrafting:
             choices = self._settle_one(step, choices, fallbacks, name)
         return choices
 
-    def catch_up(self, step: Step, name: str, rows: Sequence[int]) -> int:
+    def _unread(self, step: Step, name: str, rows: Sequence[int]) -> int:
         """Tokens that the drafter has not read of these requests, in all."""
-        return sum(self._beliefs.unread(step.requests[i], name) for i in rows)
+        return sum(step.tracks[i].missed.get(name, step.requests[i].context_tokens) for i in rows)
 
     def _settle_one(self, step: Step, choices: list[Choice], fallbacks: Sequence[Choice], name: str) -> list[Choice]:
         rows = [i for i, choice in enumerate(choices) if choice.drafter == name and choice.reason not in SETTLED]
         without = [fallbacks[i] if i in rows else choice for i, choice in enumerate(choices)]
-        plain = step.solve(self._survival(step, without), sum(choice.draft_len for choice in without))
+        plain = step.solve(expected_survival(self._beliefs, step, without), sum(choice.draft_len for choice in without))
 
-        survival, depths = self._survival(step, choices), max(choices[i].draft_len for i in rows)
+        survival, depths = expected_survival(self._beliefs, step, choices), max(choices[i].draft_len for i in rows)
         drafted = sum(choice.draft_len for choice in choices)
         draft_ms = np.array([step.costs.draft_ms(name, depth, len(rows)) for depth in range(depths + 1)])
-        draft_ms[1:] += step.costs.catch_up_ms(name, self.catch_up(step, name, rows)) / RESUME_HORIZON
+        draft_ms[1:] += step.costs.catch_up_ms(name, self._unread(step, name, rows)) / RESUME_HORIZON
         paid = np.zeros(step.rows, dtype=bool)
         paid[rows] = True
         items = step.items(survival)
@@ -72,23 +72,24 @@ class PaidDrafting:
         left = self._burst.get(name, 0)
         if not left and step.costs.draft_staleness(name) <= STALE_STEPS:
             return settled
-        survival = self._survival(step, wanted)[:, 0]
+        survival = expected_survival(self._beliefs, step, wanted)[:, 0]
         row = max((i for i, choice in enumerate(wanted) if choice.drafter == name), key=lambda i: survival[i])
         depth = min(PROBE_DEPTH, wanted[row].draft_len)
         cost = step.costs.draft_ms(name, depth, 1)
-        cost += step.costs.catch_up_ms(name, self.catch_up(step, name, [row]))
+        cost += step.costs.catch_up_ms(name, self._unread(step, name, [row]))
         if not step.guard.affords(cost):
             return settled
         step.guard.spend(cost)
         self._burst[name] = (left or PROBE_BURST) - 1
         return [Choice(depth, name, Reason.PROBE) if i == row else choice for i, choice in enumerate(settled)]
 
-    def _survival(self, step: Step, choices: Sequence[Choice]) -> FloatArray:
-        """[N, K] expected before drafting, 0 beyond each choice's length."""
-        survival = self._beliefs.survival(step.requests, [choice.drafter for choice in choices])
-        lens = np.array([choice.draft_len for choice in choices])
-        within: FloatArray = np.where(np.arange(survival.shape[1]) < lens[:, None], survival, 0.0)
-        return within
+
+def expected_survival(beliefs: Beliefs, step: Step, choices: Sequence[Choice]) -> FloatArray:
+    """[N, K] before drafting, 0 beyond each choice's length."""
+    survival = beliefs.survival(beliefs.played(step.pairs, [choice.drafter for choice in choices]))
+    lens = np.array([choice.draft_len for choice in choices])
+    within: FloatArray = np.where(np.arange(survival.shape[1]) < lens[:, None], survival, 0.0)
+    return within
 
 
 def _for_its_cost(choice: Choice) -> Choice:

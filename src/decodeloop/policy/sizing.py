@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,10 +10,11 @@ from functools import cached_property
 import numpy as np
 
 from decodeloop.policy.aim import Aim, Market, Terms
-from decodeloop.policy.allocate import Allocation, Items, allocate, allocate_fairly
+from decodeloop.policy.allocate import Allocation, Items, allocate
 from decodeloop.policy.cost import StepCosts
+from decodeloop.policy.fair import allocate_fairly
 from decodeloop.policy.guard import Guard
-from decodeloop.policy.tracks import Tracks
+from decodeloop.policy.tracks import Track
 from decodeloop.types import DecodeRequest, FloatArray, Load
 
 EXTRA_MATTERS = 0.01  # of the plain step: how much contexts must differ in cost before requests are told apart
@@ -24,13 +26,17 @@ class Step:
 
     load: Load
     requests: Sequence[DecodeRequest]
-    tracks: Tracks
+    tracks: Sequence[Track]
     costs: StepCosts
     aim: Aim
     guard: Guard
     certain: FloatArray | None = None
     certain_tokens: int = 0
     spent_ms: float = 0.0  # on drafting, whatever is verified
+
+    @property
+    def pairs(self) -> list[tuple[DecodeRequest, Track]]:
+        return list(zip(self.requests, self.tracks, strict=True))
 
     @property
     def rows(self) -> int:
@@ -46,17 +52,9 @@ class Step:
         return self.costs.step_ms(self.rows + self.load.prefill_tokens, self.load.context_tokens, self.sequences)
 
     @cached_property
-    def alone_growth(self) -> float:
-        """By what share one more token slows a step of a single request."""
-        context = round(self.load.context_tokens / self.sequences)
-        plain, verifying = self.costs.step_ms_many(np.array([1, 2]), context, 1)
-        return float(verifying / plain) - 1.0
-
-    @cached_property
     def credit(self) -> FloatArray:
         """[N] tokens beyond their bound that the requests have had, and may lose to each other now."""
-        credits = [self.tracks.of(request.tenant, request.request_id).credit for request in self.requests]
-        usable: FloatArray = np.maximum(np.array(credits), 0.0)
+        usable: FloatArray = np.maximum(np.array([track.credit for track in self.tracks]), 0.0)
         return usable
 
     def ms(self, drafted: int) -> FloatArray:
@@ -72,18 +70,20 @@ class Step:
 
     def items(self, survival: FloatArray) -> Items:
         """Requests are told apart by the length of their context only where it matters."""
-        contexts = np.array([request.context_tokens for request in self.requests], dtype=np.float64)
-        extra = self.costs.token_context_ms() * (contexts - contexts.mean())
-        matters = extra.max() - extra.min() > EXTRA_MATTERS * self.plain_ms
-        return Items(survival, None, extra if matters else None, self.certain, self.credit)
+        contexts, each_ms = [request.context_tokens for request in self.requests], self.costs.token_context_ms()
+        if each_ms * (max(contexts) - min(contexts)) <= EXTRA_MATTERS * self.plain_ms:
+            return Items(survival, None, None, self.certain, self.credit)
+        extra = each_ms * (np.array(contexts, dtype=np.float64) - sum(contexts) / self.rows)
+        return Items(survival, None, extra, self.certain, self.credit)
 
     def solve(self, survival: FloatArray, drafted: int) -> Allocation:
         """The best verify lengths. survival: [N, K], of which `drafted` positions exist."""
         items = self.items(survival)
         terms = self.terms(items, drafted)
-        items = replace(items, weights=terms.weights)
+        if terms.weights is not None:
+            items = replace(items, weights=terms.weights)
         budget = self.guard.interference()
-        if np.isinf(budget):
+        if math.isinf(budget) or self.rows == 1:  # one alone is in nobody's way
             return allocate(items, self.ms(drafted), terms.objective)
         return allocate_fairly(items, self.ms(drafted), self.plain_ms, budget, terms.objective)
 

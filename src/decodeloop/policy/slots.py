@@ -19,11 +19,11 @@ class Leaves:
     """A row for every (tenant, class, drafter) and one for every (tenant, drafter), the least recently used reused.
 
     tenant_of: [capacity] each leaf's tenant row. Learners are told when a row changes hands, so that nothing of its
-    last owner stays in it; a row number is good until `capacity` other leaves were asked for.
+    last owner stays in it. generation: a row number is good as long as this stays the same.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self.capacity = capacity
+        self.capacity, self.generation = capacity, 0
         self.tenant_of = np.zeros(capacity, dtype=np.int64)
         self._leaves: OrderedDict[Leaf, int] = OrderedDict()
         self._tenants: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -43,6 +43,7 @@ class Leaves:
         tenant_row = self._tenant(tenant, drafter)
         if len(self._leaves) >= self.capacity:
             self._leaves.popitem(last=False)
+            self.generation += 1
         row = _free_row(self._leaves.values(), len(self._leaves))
         self._leaves[leaf] = row
         self.tenant_of[row] = tenant_row
@@ -71,6 +72,7 @@ class Leaves:
         (tenant, drafter), _ = self._tenants.popitem(last=False)
         for leaf in [leaf for leaf in self._leaves if (leaf[0], leaf[2]) == (tenant, drafter)]:
             del self._leaves[leaf]
+        self.generation += 1
 
 
 def _free_row(taken: ValuesView[int], count: int) -> int:

@@ -13,7 +13,7 @@ from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import RATE, Priced
 from decodeloop.policy.guard import PlainGuard, Watch
 from decodeloop.policy.options import read_options
-from decodeloop.policy.tracks import Tracks
+from decodeloop.policy.tracks import Track
 from decodeloop.types import CostModel, DecodeRequest, Reason, StepRecord
 
 
@@ -26,10 +26,10 @@ class Throughput:
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """Whoever they are."""
 
-    def terms(self, requests: Sequence[DecodeRequest], tracks: Tracks, market: Market) -> Terms:
+    def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms:
         return Terms(None, Priced(market.rate(None)) if market.mixed else RATE)
 
-    def observe(self, record: StepRecord, tracks: Tracks) -> None:
+    def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:
         """Nothing is owed to anyone."""
 
     def describe(self) -> Mapping[str, Any]:
