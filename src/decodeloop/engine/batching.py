@@ -10,7 +10,7 @@ import numpy as np
 from decodeloop.engine.scheduler import Turn
 from decodeloop.engine.sequence import Sequence
 from decodeloop.speculation.block import Draft
-from decodeloop.speculation.forward import Batch
+from decodeloop.speculation.forward import Batch, block_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def pack(turn: Turn, drafts: Run[Draft], vocab_size: int) -> Packed:
         tokens=np.asarray(tokens, dtype=np.int32),
         positions=np.asarray(positions, dtype=np.int32),
         slots=np.asarray(slots, dtype=np.int32),
-        block_tables=_tables([lane.sequence for lane in lanes]),
+        block_tables=block_tables([lane.sequence.table.blocks for lane in lanes]),
         logit_rows=np.asarray(logit_rows, dtype=np.int32),
     )
     return Packed(batch, tuple(lanes))
@@ -83,11 +83,3 @@ def _within(tokens: Run[int], vocab_size: int) -> Run[int]:
         if not 0 <= token < vocab_size:
             return tokens[:i]
     return tokens
-
-
-def _tables(sequences: Run[Sequence]) -> np.ndarray:
-    width = max(len(sequence.table.blocks) for sequence in sequences)
-    tables = np.full((len(sequences), width), -1, dtype=np.int32)
-    for row, sequence in zip(tables, sequences, strict=True):
-        row[: len(sequence.table.blocks)] = sequence.table.blocks
-    return tables

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decodeloop.speculation.distribution import IntArray
-from decodeloop.types import FloatArray, SamplingParams
+from decodeloop.types import FloatArray, IntArray, SamplingParams
 
 
 class TokenCounts:

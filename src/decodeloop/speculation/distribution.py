@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from decodeloop.types import FloatArray
-
-IntArray = npt.NDArray[np.integer[Any]]
+from decodeloop.types import FloatArray, IntArray
 
 
 class NothingLeft(FloatingPointError):

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from decodeloop.speculation.distribution import IntArray
-from decodeloop.types import FloatArray, SamplingParams
+from decodeloop.types import FloatArray, IntArray, SamplingParams
 
 _REACHES = (8.0, math.inf)  # how far under the maximum to look; all the way if that is not enough
 

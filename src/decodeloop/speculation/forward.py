@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from decodeloop.types import FloatArray
-
-IntArray = npt.NDArray[np.integer[Any]]
+from decodeloop.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +45,14 @@ class Batch:
     hidden_layers: tuple[int, ...] = ()
     kv_positions: IntArray | None = None
     parents: IntArray | None = None
+
+
+def block_tables(held: Sequence[Sequence[int]]) -> IntArray:
+    """[S, max_blocks] int32, as a Batch wants them. held: each sequence's blocks."""
+    tables = np.full((len(held), max(map(len, held))), -1, dtype=np.int32)
+    for table, blocks in zip(tables, held, strict=True):
+        table[: len(blocks)] = blocks
+    return tables
 
 
 @dataclass(frozen=True, slots=True)

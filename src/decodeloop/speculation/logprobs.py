@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decodeloop.speculation.distribution import IntArray
 from decodeloop.speculation.filters import largest
-from decodeloop.types import FloatArray
+from decodeloop.types import FloatArray, IntArray
 
 
 def log_probabilities(logits: FloatArray, ids: Sequence[int] | IntArray) -> FloatArray:

@@ -26,9 +26,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.speculation.distribution import Distribution, IntArray
+from decodeloop.speculation.distribution import Distribution
 from decodeloop.speculation.philox import WordArray, philox, philox_rows
-from decodeloop.types import FloatArray
+from decodeloop.types import FloatArray, IntArray
 
 Key = tuple[npt.ArrayLike, npt.ArrayLike]
 

@@ -6,13 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from decodeloop.speculation.counts import columns_of
-from decodeloop.speculation.distribution import IntArray
-from decodeloop.types import FloatArray, RequestRefused, SamplingParams
-
-BoolArray = npt.NDArray[np.bool_]
+from decodeloop.types import BoolArray, FloatArray, IntArray, RequestRefused, SamplingParams
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +19,7 @@ class Shaping:
     ending_ids: frozenset[int]
     bias_ids: IntArray
     biases: FloatArray
-    early_ids: IntArray  # the ending ids that are in the vocabulary
+    early_ids: IntArray  # ending_ids, ascending
     excluded: BoolArray | None  # [V]
 
     @classmethod

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from decodeloop.speculation.counts import TokenCounts
-from decodeloop.speculation.distribution import Distribution, IntArray, NothingLeft
+from decodeloop.speculation.distribution import Distribution, NothingLeft
 from decodeloop.speculation.filters import keep
-from decodeloop.speculation.shaping import BoolArray, Shaping
-from decodeloop.types import FloatArray, SamplingParams
+from decodeloop.speculation.shaping import Shaping
+from decodeloop.types import BoolArray, FloatArray, IntArray, SamplingParams
 
 GREEDY_BELOW = 1e-4  # a temperature at or under this is its limit, 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.speculation.forward import Batch, Runner
+from decodeloop.speculation.forward import Batch, Runner, block_tables
 from decodeloop.types import FloatArray
 
 BLOCKS = 24
@@ -32,14 +32,11 @@ def pack(runs: Sequence[Run], order: Sequence[int] | None = None) -> Batch:
     positions = np.concatenate([run.start + np.arange(len(run.tokens)) for run in runs]).astype(np.int32)
     slots = np.repeat(np.arange(len(runs)), [len(run.tokens) for run in runs]).astype(np.int32)
     shuffle = np.arange(len(tokens)) if order is None else np.asarray(order)
-    tables = np.full((len(runs), max(len(run.blocks) for run in runs)), -1, dtype=np.int32)
-    for table, run in zip(tables, runs, strict=True):
-        table[: len(run.blocks)] = run.blocks
     return Batch(
         tokens=tokens[shuffle],
         positions=positions[shuffle],
         slots=slots[shuffle],
-        block_tables=tables,
+        block_tables=block_tables([run.blocks for run in runs]),
         logit_rows=np.arange(len(tokens), dtype=np.int32),
     )
 

@@ -8,6 +8,7 @@ from decodeloop.types.answer import (
     ToolCallDelta,
     Usage,
 )
+from decodeloop.types.arrays import BoolArray, FloatArray, IntArray
 from decodeloop.types.names import (
     CLASS_ALIASES,
     FinishReason,
@@ -18,7 +19,6 @@ from decodeloop.types.names import (
 )
 from decodeloop.types.request import (
     ChatPrompt,
-    FloatArray,
     GrammarSpec,
     Identity,
     LogitHook,
@@ -46,6 +46,7 @@ from decodeloop.types.step import (
 __all__ = [
     "CLASS_ALIASES",
     "AcceptanceEstimate",
+    "BoolArray",
     "ChatPrompt",
     "Chunk",
     "Commit",
@@ -56,6 +57,7 @@ __all__ = [
     "FloatArray",
     "GrammarSpec",
     "Identity",
+    "IntArray",
     "Knowledge",
     "Load",
     "LogitHook",

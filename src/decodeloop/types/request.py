@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from decodeloop.types.arrays import FloatArray
 from decodeloop.types.names import RequestClass, SpeculationMode
 
-FloatArray = npt.NDArray[np.floating[Any]]
 LogitHook = Callable[[Sequence[int], FloatArray], FloatArray]  # (tokens so far, logits [V]) -> logits [V]
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from decodeloop.types.arrays import FloatArray
 from decodeloop.types.names import FinishReason, Knowledge, Reason, RequestClass
-from decodeloop.types.request import FloatArray, Slo, Speculation
+from decodeloop.types.request import Slo, Speculation
 
 
 @dataclass(frozen=True, slots=True)

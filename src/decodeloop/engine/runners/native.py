@@ -12,7 +12,8 @@ from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.kernels.weights import LoadedWeights, load_weights
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.runners import RunnerOptions
-from decodeloop.speculation.forward import Batch, Forward, IntArray, RunnerInfo
+from decodeloop.speculation.forward import Batch, Forward, RunnerInfo
+from decodeloop.types import IntArray
 
 UNIT_BLOCK = 16  # positions in a block of the kernels
 

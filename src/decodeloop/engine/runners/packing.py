@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.speculation.forward import Batch, IntArray, RunnerInfo
+from decodeloop.speculation.forward import Batch, RunnerInfo
+from decodeloop.types import IntArray
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.runners import RunnerOptions
 from decodeloop.engine.runners.packing import Int64Array, check, check_copy, physical, seen, written
-from decodeloop.speculation.forward import Batch, Forward, IntArray, RunnerInfo
+from decodeloop.speculation.forward import Batch, Forward, RunnerInfo
+from decodeloop.types import IntArray
 
 LAYERS = 2
 HIDDEN = 16

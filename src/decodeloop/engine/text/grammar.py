@@ -12,13 +12,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from decodeloop.engine.text import Tokenizer
 from decodeloop.engine.text.grammar_source import is_cheap, param_of, to_lark
 from decodeloop.speculation.distribution import NothingLeft
-from decodeloop.types import GrammarSpec, RequestRefused
+from decodeloop.types import BoolArray, GrammarSpec, RequestRefused
 
 MAX_CACHED = 16  # a large schema holds tens of megabytes
 MAX_WORDS = 1000
@@ -36,9 +35,9 @@ class GrammarMatcher:
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
         self._matcher, self._vocab_size, self._eos_ids = matcher, vocab_size, eos_ids
         self._ends = 0  # end tokens accepted; llguidance is not told of them
-        self._mask: npt.NDArray[np.bool_] | None = None
+        self._mask: BoolArray | None = None
 
-    def allowed(self) -> npt.NDArray[np.bool_]:
+    def allowed(self) -> BoolArray:
         """[V] bool, not to be written to: tokens that may come next, every end token among them where the text may end.
 
         Raises NothingLeft when following the grammar has become too expensive.
@@ -73,13 +72,13 @@ class GrammarMatcher:
         twin._ends, twin._mask = self._ends, self._mask
         return twin
 
-    def _compute(self) -> npt.NDArray[np.bool_]:
+    def _compute(self) -> BoolArray:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             raise NothingLeft(f"the grammar can't be followed any further: {_words(self._matcher)}")
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
-    def _only_ends(self) -> npt.NDArray[np.bool_]:
+    def _only_ends(self) -> BoolArray:
         mask = np.zeros(self._vocab_size, dtype=np.bool_)
         mask[list(self._eos_ids)] = True
         return mask

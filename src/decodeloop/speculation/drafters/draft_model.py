@@ -10,7 +10,7 @@ import numpy as np
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, DrafterSetup, DraftRequest
 from decodeloop.speculation.drafters.kv import CachedSequence, DraftCache
 from decodeloop.speculation.drafters.options import read_options
-from decodeloop.speculation.forward import Batch, Runner
+from decodeloop.speculation.forward import Batch, Runner, block_tables
 from decodeloop.speculation.sampling import Distribution, SamplingState
 from decodeloop.types import FloatArray
 
@@ -186,9 +186,6 @@ def packed(runs: Sequence[Run], chunks: Sequence[Sequence[int]], level: Iterable
     """One slot a run; the last token of the `level` ones gets logits."""
     counts = [len(chunk) for chunk in chunks]
     ends = np.cumsum(counts)
-    tables = np.full((len(runs), max(len(run.cached.blocks) for run in runs)), -1, dtype=np.int32)
-    for slot, run in enumerate(runs):
-        tables[slot, : len(run.cached.blocks)] = run.cached.blocks
     return Batch(
         tokens=np.concatenate([np.asarray(chunk, dtype=np.int32) for chunk in chunks]),
         positions=np.concatenate(
@@ -198,7 +195,7 @@ def packed(runs: Sequence[Run], chunks: Sequence[Sequence[int]], level: Iterable
             ]
         ),
         slots=np.repeat(np.arange(len(runs), dtype=np.int32), counts),
-        block_tables=tables,
+        block_tables=block_tables([run.cached.blocks for run in runs]),
         logit_rows=np.array([end - 1 for end, done in zip(ends, level, strict=True) if done], dtype=np.int32),
     )
 

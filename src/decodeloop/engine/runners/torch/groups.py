@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from decodeloop.engine.runners.packing import Int64Array, physical, seen
 from decodeloop.speculation.forward import Batch
-
-_Bools = npt.NDArray[np.bool_]
+from decodeloop.types import BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Layout:
     dtype: torch.dtype
     device: torch.device
 
-    def span(self, places: Int64Array, hidden: _Bools | None = None) -> Span:
+    def span(self, places: Int64Array, hidden: BoolArray | None = None) -> Span:
         """places: [S, C]. hidden: [S, Q, C] what may not be seen."""
         on_device = torch.from_numpy(places.ravel()).to(self.device)
         if hidden is None or not hidden.any():

@@ -19,8 +19,8 @@ from decodeloop.engine.runners.torch.rows import Rows, Tiles, Whole, steady_tile
 from decodeloop.engine.runners.torch.threads import use_threads
 from decodeloop.engine.runners.torch.transformer import Transformer
 from decodeloop.engine.runners.torch.weights import ModelWeights, load_weights
-from decodeloop.speculation.forward import Batch, Forward, IntArray, RunnerInfo
-from decodeloop.types import FloatArray
+from decodeloop.speculation.forward import Batch, Forward, RunnerInfo
+from decodeloop.types import FloatArray, IntArray
 
 
 class TorchRunner:
