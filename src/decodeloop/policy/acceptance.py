@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.slots import Leaves, membership
-from decodeloop.types import AcceptanceEstimate, FloatArray, RequestClass
+from decodeloop.types import AcceptanceEstimate, FloatArray, IntArray, RequestClass
 
 PRIOR = 0.6  # conditional acceptance of a drafter that nobody knows; the one thing tenants share
 PRIOR_WEIGHT = 2.0  # labels it is worth

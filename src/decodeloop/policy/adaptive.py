@@ -15,7 +15,6 @@ import numpy as np
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.aim import Aim
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.choosing import Choosing
 from decodeloop.policy.cliff import cliff
@@ -34,6 +33,7 @@ from decodeloop.types import (
     Decision,
     DecodeRequest,
     FloatArray,
+    IntArray,
     Knowledge,
     Load,
     Plan,

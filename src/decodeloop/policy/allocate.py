@@ -8,14 +8,12 @@ whatever T looks like; stopping at the first decline is not (step times are stai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.types import FloatArray
-
-IntArray = npt.NDArray[np.integer[Any]]
+from decodeloop.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)

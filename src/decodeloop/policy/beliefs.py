@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from decodeloop.policy.acceptance import LEAST, MOST, AcceptanceModel, Runs
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.drift import DriftMonitor
 from decodeloop.policy.slots import Leaves
 from decodeloop.policy.tracks import Affinity, Track, Tracks
-from decodeloop.types import DecodeRequest, FloatArray, StepRecord, StepRow
+from decodeloop.types import DecodeRequest, FloatArray, IntArray, StepRecord, StepRow
 
 FLUSH = 128  # drafts that are learned from together, once there is a record
 FIRST_FLUSH = 4

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from decodeloop.policy.acceptance import Runs
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.scorecard import Scorecard
 from decodeloop.policy.slots import Leaves, membership
-from decodeloop.types import FloatArray
+from decodeloop.types import FloatArray, IntArray
 
 FEATURES = 4  # 1, log c, -log(1 - c), own
 LEAST = 0.01  # confidence is clipped to LEAST .. 1 - LEAST

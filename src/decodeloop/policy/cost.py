@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.cost_fit import CostSample, Surface, fit
 from decodeloop.policy.draft_cost import DraftCosts, DraftSample
 from decodeloop.policy.online_linear import OnlineLinear
-from decodeloop.types import CostModel, FloatArray, StepRecord
+from decodeloop.types import CostModel, FloatArray, IntArray, StepRecord
 
 SCHEMA = "decodeloop.cost/1"
 CELLS = 33  # of tokens, half an octave each: 1 .. 65536

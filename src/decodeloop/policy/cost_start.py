@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.cost import CostSurface, StepCosts
 from decodeloop.policy.cost_fit import CostSample
-from decodeloop.types import CostModel, FloatArray, StepRecord
+from decodeloop.types import CostModel, FloatArray, IntArray, StepRecord
 
 LEAST_STEPS, LEAST_SIZES = 48, 3
 MOST_POINTS = 4096

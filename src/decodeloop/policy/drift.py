@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from decodeloop.policy.acceptance import Runs
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.calibration import Calibration, Calibrator
 from decodeloop.policy.slots import Leaves
-from decodeloop.types import FloatArray
+from decodeloop.types import FloatArray, IntArray
 
 TOLERANCE = 0.03
 STAKES = np.array([0.05, 0.1, 0.2, 0.35, 0.5])

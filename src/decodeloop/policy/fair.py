@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decodeloop.policy.allocate import RATE, Allocation, IntArray, Items, Objective, Scan, scan
-from decodeloop.types import FloatArray
+from decodeloop.policy.allocate import RATE, Allocation, Items, Objective, Scan, scan
+from decodeloop.types import FloatArray, IntArray
 
 MAX_TRIALS = 24  # totals that are filled around everybody's needs, best first
 ROUNDING = 1e-12

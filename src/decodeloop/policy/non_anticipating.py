@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.policy.allocate import Allocation, IntArray
-from decodeloop.types import FloatArray, Knowledge
+from decodeloop.policy.allocate import Allocation
+from decodeloop.types import FloatArray, IntArray, Knowledge
 
 MANY = 8  # restricted requests from which a quantity is steadier than a price
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from decodeloop.policy.acceptance import Runs
-from decodeloop.policy.allocate import IntArray
 from decodeloop.policy.metrics import ECE_LABELS, auc, brier, calibration_error, log_loss
-from decodeloop.types import FloatArray
+from decodeloop.types import FloatArray, IntArray
 
 DRAFTS = 8192  # remembered, all classes together
 

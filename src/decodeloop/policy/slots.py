@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, ValuesView
 
 import numpy as np
 
-from decodeloop.policy.allocate import IntArray
-from decodeloop.types import FloatArray, RequestClass
+from decodeloop.types import FloatArray, IntArray, RequestClass
 
 Leaf = tuple[str, RequestClass, str]  # tenant, class, drafter
 Clear = Callable[[int], None]
