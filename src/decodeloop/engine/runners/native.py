@@ -120,7 +120,11 @@ class NativeRunner:
     def _share(self, other: object) -> LoadedWeights | None:
         if other is None:
             return None
-        if not isinstance(other, NativeRunner) or (other._checkpoint, other._dtype) != (self._checkpoint, self._dtype):
+        if (
+            not isinstance(other, NativeRunner)
+            or other._checkpoint is not self._checkpoint
+            or other._dtype != self._dtype
+        ):
             raise ValueError("native: weights_of must be a NativeRunner of the same checkpoint and dtype")
         if self._layers > other._layers:
             raise ValueError(f"native: weights_of has {other._layers} layers, fewer than {self._layers}")
