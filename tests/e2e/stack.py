@@ -14,6 +14,7 @@ from openai import OpenAI
 
 from decodeloop.engine.build import EmbeddedEngine, build_engine
 from decodeloop.engine.models import Checkpoint
+from decodeloop.engine.recorder import StepRecorder
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.upstream import EmbeddedUpstream
 from decodeloop.gateway.app import build_app
@@ -43,9 +44,15 @@ class Stack:
 
 
 @contextmanager
-def stack(checkpoint: Checkpoint, *, gateway: GatewaySettings | None = None, **settings: Any) -> Iterator[Stack]:
+def stack(
+    checkpoint: Checkpoint,
+    *,
+    gateway: GatewaySettings | None = None,
+    recorder: StepRecorder | None = None,
+    **settings: Any,
+) -> Iterator[Stack]:
     gateway = gateway or GatewaySettings()
-    engine = build_engine(checkpoint, EngineSettings(**settings), clock=time.monotonic, name="model")
+    engine = build_engine(checkpoint, EngineSettings(**settings), clock=time.monotonic, name="model", recorder=recorder)
     app = build_app(gateway, {"embedded": EmbeddedUpstream(engine, created=1)})
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     server = build_server(app, gateway)
