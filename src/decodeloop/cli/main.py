@@ -50,7 +50,7 @@ def main() -> None:
     """Run a command. What a user can mend is one line on stderr and exit code 2."""
     try:
         app()
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+    except (ValueError, OSError, MemoryError, RuntimeError, ImportError) as error:
         logging.getLogger(__name__).debug("the command failed", exc_info=error)
         print(f"decodeloop: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)

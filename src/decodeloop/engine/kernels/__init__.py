@@ -14,5 +14,5 @@ def load() -> ModuleType:
         return import_module(MODULE)
     except ImportError as error:
         raise ImportError(
-            f"native: {MODULE} can't be loaded ({error}); reinstall decodeloop where a C++ compiler is found"
+            f"the compiled kernels can't be loaded ({error}); reinstall decodeloop where a C++ compiler is found"
         ) from error

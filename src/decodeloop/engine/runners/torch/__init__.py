@@ -1,5 +1,10 @@
 """The torch runner: the reference that others are compared with, the fallback, and the one for CUDA."""
 
-from decodeloop.engine.runners.torch.runner import TorchRunner
+try:
+    from decodeloop.engine.runners.torch.runner import TorchRunner
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("torch is not installed: pip install 'decodeloop[torch]'") from error
 
 __all__ = ["TorchRunner"]
