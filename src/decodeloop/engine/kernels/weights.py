@@ -16,6 +16,7 @@ from decodeloop.engine.models.rope import rope_frequencies
 DTYPES = ("auto", "fp32", "bf16", "int8", "int4")
 _ALIASES = {"float32": "fp32", "bfloat16": "bf16"}
 _OWN_BLOCKS = {"Q4_0": "int4", "Q4_1": "int4", "Q4_K": "int4", "Q8_0": "int8"}
+_EXACT_BLOCKS = ("Q4_0", "Q4_1", "Q8_0")  # which the kernels also read as the floats that they stand for
 _OWN_FLOATS = {"F32": "fp32", "F16": "bf16", "BF16": "bf16"}
 _MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # in the order that a step reads them
 
@@ -86,9 +87,10 @@ class _Loader:
         weight = self._checkpoint.weight(name)
         form = format_of(self._dtype, weight, is_head=is_head)
         self.bytes[form] += weight.shape[0] * weight.shape[1]
-        blocks = weight.blocks() if _OWN_BLOCKS.get(weight.format) == form else None
+        own = _OWN_BLOCKS.get(weight.format)
+        blocks = weight.blocks() if own == form or weight.format in _EXACT_BLOCKS else None
         if blocks is not None:
-            self.weights.add_blocks(name, weight.format, np.ascontiguousarray(blocks))
+            self.weights.add_blocks(name, form, weight.format, np.ascontiguousarray(blocks))
         else:
             self.weights.add_floats(name, form, _contiguous(weight.float32()))
 

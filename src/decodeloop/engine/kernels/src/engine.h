@@ -30,11 +30,13 @@ public:
         for_rows(outputs, [&](int64_t row) { matrix.set_row(row, weights + row * inputs); });
     }
 
-    // blocks: [outputs][row_bytes] of a GGUF tensor of `kind`
-    void add_blocks(const std::string& name, const std::string& kind, const uint8_t* blocks, int64_t outputs,
-                    int64_t row_bytes) {
+    // blocks: [outputs][row_bytes] of a GGUF tensor of `kind`, kept bit for bit where `format` is theirs
+    void add_blocks(const std::string& name, const std::string& format, const std::string& kind, const uint8_t* blocks,
+                    int64_t outputs, int64_t row_bytes) {
         const int64_t inputs = row_bytes / block_bytes(kind) * block_weights(kind);
-        Matrix& matrix = model_.add_matrix(name, format_of_blocks(kind), outputs, inputs);
+        const Format own = format_of_blocks(kind), asked = format_named(format);
+        const bool four_bits = asked == Format::Int4 && own == Format::Int4Symmetric;
+        Matrix& matrix = model_.add_matrix(name, four_bits ? own : asked, outputs, inputs);
         for_rows(outputs, [&](int64_t row) { matrix.set_row_blocks(row, blocks + row * row_bytes, kind); });
     }
 

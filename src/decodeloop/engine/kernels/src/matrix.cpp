@@ -74,30 +74,62 @@ void Matrix::set_group(int64_t output, int64_t group, const QuantGroup& value) {
     if (format_ == Format::Int4) *half_at(block + scales_offset(format_) + kUnit * 2, n) = value.min;
 }
 
-void Matrix::set_row(int64_t output, const float* weights) {
+QuantGroup Matrix::get_group(int64_t output, int64_t group) const {
     const int n = static_cast<int>(output % kUnit);
+    char* block = group_at(output, group);
+    QuantGroup value{};
+    for (int i = 0; i < kGroup; ++i) {
+        if (format_ == Format::Int8) {
+            value.q[i] = static_cast<int8_t>(block[int8_offset(n, i)]);
+            continue;
+        }
+        const uint8_t pair = static_cast<uint8_t>(block[nibble_offset(n, i)]);
+        value.q[i] = static_cast<int8_t>(is_high_nibble(i) ? pair >> 4 : pair & 15);
+    }
+    value.d = *half_at(block + scales_offset(format_), n);
+    if (format_ == Format::Int4) value.min = *half_at(block + scales_offset(format_) + kUnit * 2, n);
+    return value;
+}
+
+void Matrix::set_row(int64_t output, const float* weights) {
     std::vector<float> padded(static_cast<size_t>(padded_inputs()));
     std::copy(weights, weights + inputs_, padded.begin());
     for (int64_t g = 0; g < padded_inputs() / kGroup; ++g) {
         const float* w = padded.data() + g * kGroup;
-        char* block = group_at(output, g);
-        for (int i = 0; i < kGroup; ++i) {
-            if (format_ == Format::F32) reinterpret_cast<float*>(block)[i * kUnit + n] = w[i];
-            if (format_ == Format::BF16)
-                reinterpret_cast<uint16_t*>(block)[i / 2 * 2 * kUnit + n * 2 + i % 2] = float_to_bf16(w[i]);
+        switch (format_) {
+            case Format::F32:
+            case Format::BF16: set_floats(output, g, w); break;
+            case Format::Int8: set_group(output, g, quantise_int8(w)); break;
+            case Format::Int4: set_group(output, g, quantise_int4(w)); break;
+            case Format::Int4Symmetric: set_group(output, g, quantise_int4_symmetric(w)); break;
         }
-        if (format_ == Format::Int8) set_group(output, g, quantise_int8(w));
-        if (format_ == Format::Int4) set_group(output, g, quantise_int4(w));
-        if (format_ == Format::Int4Symmetric) set_group(output, g, quantise_int4_symmetric(w));
     }
 }
 
+void Matrix::set_floats(int64_t output, int64_t group, const float* weights) {
+    const int n = static_cast<int>(output % kUnit);
+    char* block = group_at(output, group);
+    if (format_ == Format::F32) {
+        for (int i = 0; i < kGroup; ++i) reinterpret_cast<float*>(block)[i * kUnit + n] = weights[i];
+        return;
+    }
+    uint16_t* pairs = reinterpret_cast<uint16_t*>(block) + n * 2;
+    for (int i = 0; i < kGroup; ++i) pairs[i / 2 * 2 * kUnit + i % 2] = float_to_bf16(weights[i]);
+}
+
 void Matrix::set_row_blocks(int64_t output, const uint8_t* blocks, const std::string& kind) {
-    if (format_of_blocks(kind) != format_)
-        throw std::invalid_argument("blocks of " + kind + " are not of this matrix's format");
     if (inputs_ % block_weights(kind) != 0)
         throw std::invalid_argument("a row of " + std::to_string(inputs_) + " weights has no whole blocks of " + kind);
-    for (int64_t g = 0; g < inputs_ / kGroup; ++g) set_group(output, g, read_group(blocks, g, kind));
+    const Format own = format_of_blocks(kind);
+    std::vector<float> weights(own == format_ ? 0 : static_cast<size_t>(inputs_));
+    for (int64_t g = 0; g < inputs_ / kGroup; ++g) {
+        const QuantGroup group = read_group(blocks, g, kind);
+        if (own == format_)
+            set_group(output, g, group);
+        else
+            group_floats(group, own, weights.data() + g * kGroup);
+    }
+    if (own != format_) set_row(output, weights.data());
 }
 
 void Matrix::row(int64_t output, float* weights) const {
@@ -120,18 +152,7 @@ void Matrix::read_group_floats(int64_t output, int64_t group, float* weights) co
         for (int i = 0; i < kGroup; ++i) weights[i] = bf16_to_float(pairs[i / 2 * 2 * kUnit + i % 2]);
         return;
     }
-    char* scales = block + scales_offset(format_);
-    const float d = half_to_float(*half_at(scales, n));
-    if (format_ == Format::Int8) {
-        for (int i = 0; i < kGroup; ++i)
-            weights[i] = d * static_cast<float>(static_cast<int8_t>(block[int8_offset(n, i)]));
-        return;
-    }
-    const float min = format_ == Format::Int4 ? half_to_float(*half_at(scales + kUnit * 2, n)) : -8.0f * d;
-    for (int i = 0; i < kGroup; ++i) {
-        const uint8_t pair = static_cast<uint8_t>(block[nibble_offset(n, i)]);
-        weights[i] = d * static_cast<float>(is_high_nibble(i) ? pair >> 4 : pair & 15) + min;
-    }
+    group_floats(get_group(output, group), format_, weights);
 }
 
 }  // namespace decodeloop

@@ -28,7 +28,8 @@ public:
 
     // Store one output's weights, converted or quantised to format().
     void set_row(int64_t output, const float* weights);
-    // Store one output's weights from a GGUF file's blocks of `kind` (Q4_0, Q4_1, Q4_K, Q8_0), bit for bit.
+    // Store one output's weights from a GGUF file's blocks of `kind` (Q4_0, Q4_1, Q4_K, Q8_0): bit for bit where
+    // format() is theirs, else converted.
     void set_row_blocks(int64_t output, const uint8_t* blocks, const std::string& kind);
     // The weights of one output as floats: what an embedding lookup reads.
     void row(int64_t output, float* weights) const;
@@ -36,6 +37,8 @@ public:
 private:
     char* group_at(int64_t output, int64_t group) const;
     void set_group(int64_t output, int64_t group, const QuantGroup& value);
+    QuantGroup get_group(int64_t output, int64_t group) const;
+    void set_floats(int64_t output, int64_t group, const float* weights);
     void read_group_floats(int64_t output, int64_t group, float* weights) const;
 
     Format format_ = Format::F32;

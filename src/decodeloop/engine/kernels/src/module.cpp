@@ -16,6 +16,7 @@
 
 #include "engine.h"
 #include "memory.h"
+#include "probe.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -159,11 +160,12 @@ void bind_weights(nb::module_& m) {
             "name"_a, "format"_a, "weights"_a)
         .def(
             "add_blocks",
-            [](Weights& w, const std::string& name, const std::string& kind, In<uint8_t, 2> blocks) {
-                w.add_blocks(name, kind, blocks.data(), static_cast<int64_t>(blocks.shape(0)),
+            [](Weights& w, const std::string& name, const std::string& format, const std::string& kind,
+               In<uint8_t, 2> blocks) {
+                w.add_blocks(name, format, kind, blocks.data(), static_cast<int64_t>(blocks.shape(0)),
                              static_cast<int64_t>(blocks.shape(1)));
             },
-            "name"_a, "kind"_a, "blocks"_a)
+            "name"_a, "format"_a, "kind"_a, "blocks"_a)
         .def(
             "add_vector",
             [](Weights& w, const std::string& name, In<float, 1> values) {
@@ -207,6 +209,9 @@ NB_MODULE(_native, m) {
         return names;
     });
     m.def("huge_page_bytes", &huge_page_bytes);
+    nb::class_<BandwidthProbe>(m, "BandwidthProbe")
+        .def(nb::init<int64_t, int>(), "nbytes"_a, "threads"_a)
+        .def("measure", &BandwidthProbe::measure, nb::call_guard<nb::gil_scoped_release>());
     bind_weights(m);
     bind_engine(m);
 }

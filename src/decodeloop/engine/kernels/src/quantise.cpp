@@ -51,6 +51,12 @@ std::invalid_argument unknown_blocks(const std::string& kind) {
 
 }  // namespace
 
+void group_floats(const QuantGroup& group, Format format, float* weights) {
+    const float d = half_to_float(group.d);
+    const float min = format == Format::Int4 ? half_to_float(group.min) : format == Format::Int4Symmetric ? -8.0f * d : 0;
+    for (int i = 0; i < kGroup; ++i) weights[i] = d * static_cast<float>(group.q[i]) + min;
+}
+
 QuantGroup quantise_int8(const float* weights) {
     float largest = 0;
     for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::fabs(weights[i]));

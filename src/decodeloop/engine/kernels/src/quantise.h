@@ -15,6 +15,8 @@ struct QuantGroup {
     uint16_t min;      // half; Int4 alone
 };
 
+void group_floats(const QuantGroup& group, Format format, float* weights);
+
 QuantGroup quantise_int8(const float* weights);
 QuantGroup quantise_int4(const float* weights);
 QuantGroup quantise_int4_symmetric(const float* weights);
