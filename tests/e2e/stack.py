@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +16,8 @@ from decodeloop.engine.recorder import StepRecorder
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.upstream import EmbeddedUpstream
 from decodeloop.gateway.app import build_app
-from decodeloop.gateway.server import build_server
 from decodeloop.gateway.settings import GatewaySettings
+from listening import listening
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,5 @@ def stack(
     gateway = gateway or GatewaySettings()
     engine = build_engine(checkpoint, EngineSettings(**settings), clock=time.monotonic, name="model", recorder=recorder)
     app = build_app(gateway, {"embedded": EmbeddedUpstream(engine, created=1)})
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    server = build_server(app, gateway)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        while not server.started and thread.is_alive():
-            time.sleep(0.01)
-        yield Stack(f"http://127.0.0.1:{listener.getsockname()[1]}", engine)
-    finally:
-        server.should_exit = True
-        thread.join()
+    with listening(app, gateway) as (_, port):
+        yield Stack(f"http://127.0.0.1:{port}", engine)

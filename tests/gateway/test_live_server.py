@@ -13,7 +13,8 @@ import pytest
 from asgi import CHAT, chat
 from decodeloop.gateway.settings import Limits
 from decodeloop.types import Chunk, FinishReason, Request, Usage
-from live import Live, served, wait_for
+from listening import wait_for
+from live import Live, served
 from scripted import FOREVER, ScriptedUpstream, Step, report
 
 
