@@ -52,7 +52,7 @@ class AcceptanceModel:
     """Discounted counts in a hierarchy within each tenant: a position leans on its class, a class on its tenant.
 
     conditional: [capacity, K] P(k accepted | reached).
-    total: [capacity, K + 1] sum of the first k of them: hits to be expected of k reached positions.
+    total, variance: [capacity, K + 1] hits to be expected of the first k positions, once reached, and their variance.
     further: [capacity, K + 1] expected accepted tokens from position k on, once it is reached.
     Rows are those of `leaves`.
     """
@@ -64,6 +64,7 @@ class AcceptanceModel:
         self._tenant_hits, self._tenant_tries = np.zeros(shape), np.zeros(shape)
         self.conditional = np.full(shape, PRIOR)
         self.total = np.zeros((leaves.capacity, max_draft_len + 1))
+        self.variance = np.zeros((leaves.capacity, max_draft_len + 1))
         self.further = np.zeros((leaves.capacity, max_draft_len + 1))
         self._leaves = leaves
         leaves.tell(self._clear_leaf, self._clear_tenant)
@@ -114,6 +115,7 @@ class AcceptanceModel:
             further[:, k] = conditional[:, k] * (1.0 + further[:, k + 1])
         self.conditional[rows], self.further[rows] = conditional, further
         self.total[rows, 1:] = np.cumsum(conditional, axis=1)
+        self.variance[rows, 1:] = np.cumsum(conditional * (1.0 - conditional), axis=1)
 
     def _clear_leaf(self, row: int) -> None:
         self._hits[row] = self._tries[row] = 0.0

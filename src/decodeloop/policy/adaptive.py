@@ -25,7 +25,7 @@ from decodeloop.policy.guard import Guard
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
 from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.policy.overrides import Choice, plan_of
-from decodeloop.policy.paid import PaidDrafting, expected_survival
+from decodeloop.policy.paid import PROBE_DEPTH, PaidDrafting, expected_survival
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.tracks import credit
 from decodeloop.types import (
@@ -95,6 +95,8 @@ class AdaptivePolicy:
             choices = [self._choosing.plain(choice) for choice in choices]
         if any(choice.drafter not in self._beliefs.free for choice in choices if choice.draft_len):
             choices = self._paid.settle(step, choices, self._choosing.free_choices(step, choices))
+        if self._settings.max_draft_len >= PROBE_DEPTH:
+            choices = self._paid.probe(step, choices)
         self._open = _Open(step, self._bound(step, choices))
         return plan_of(choices)
 

@@ -88,8 +88,10 @@ class Beliefs:
         rows = [i for i, affinity in enumerate(played) if affinity is not None]
         if rows:
             leaves, standing = _standings(played)
-            raised = self.acceptance.conditional[leaves] * np.exp(standing)[:, None]
-            survival[rows] = np.cumprod(np.clip(raised, LEAST, MOST), axis=1)
+            conditional = self.acceptance.conditional[leaves]
+            raised = conditional * np.exp(standing)[:, None]
+            shifted = raised / (1.0 - conditional + raised)  # odds times exp(standing)
+            survival[rows] = np.cumprod(np.clip(shifted, LEAST, MOST), axis=1)
         return survival
 
     def calibrated(self, played: Sequence[Affinity | None], confidences: Sequence[FloatArray]) -> FloatArray:
@@ -168,7 +170,8 @@ class Beliefs:
         accepted = min(accepted, self.max_draft_len)
         self._labels.append(_Label(leaf, accepted, censored))
         reached = accepted if censored else min(accepted + 1, self.max_draft_len)
-        affinity.score(accepted, float(self.acceptance.total[leaf, reached]))
+        expected, variance = self.acceptance.total[leaf, reached], self.acceptance.variance[leaf, reached]
+        affinity.score(accepted - float(expected), float(variance))
         reward = accepted + (float(self.acceptance.further[leaf, accepted]) if censored else 0.0)
         affinity.reward(reward)
         self._rewards[leaf] = self._rewards[leaf] * CLASS_KEPT + reward

@@ -116,7 +116,7 @@ def _online(solution: Sequence[float], pass_ms: float, residual_ms: float) -> On
     """Starts at `solution`; reading a skipped token is taken for a tenth of a pass (passes are memory-bound)."""
     pass_ms = max(pass_ms, 1e-6)
     return OnlineLinear(
-        [*solution, pass_ms / 10], [pass_ms, pass_ms, pass_ms / 4, pass_ms / 10], max(residual_ms, pass_ms / 50)
+        [*solution, pass_ms / 10], [pass_ms, pass_ms, pass_ms / 4, pass_ms / 50], max(residual_ms, pass_ms / 50)
     )
 
 

@@ -24,7 +24,7 @@ KEPT = 0.5 ** (1 / 96)  # a step
 SLOWEST = 3.0  # times plain: a step slower than that says no more than that
 TOLERATED = 0.005  # of plain speed, before a loss counts
 SURE, TRIAL_SURE = 3.0, 2.0  # standard errors of a loss
-LEAST_STEPS, TRIAL_STEPS = 24, 24
+LEAST_STEPS, LEAST_TRIAL, TRIAL_STEPS = 32, 6, 24
 FIRST_PAUSE, LONGEST_PAUSE = 64, 8192  # steps
 MAX_CLASSES = 1024
 
@@ -153,7 +153,7 @@ class PlainGuard:
         if standing is None:
             return Stand.ON
         if standing.stand is Stand.OFF and self._step - standing.since >= standing.pause:
-            if not self.affords(standing.lost_ms * TRIAL_STEPS / 2):
+            if not self.affords(standing.lost_ms * LEAST_TRIAL):
                 return Stand.OFF
             standing.stand, standing.since, standing.account = Stand.TRIAL, self._step, Account()
         return standing.stand
@@ -201,7 +201,7 @@ class PlainGuard:
         if trial:
             self.spend(max(lost, 0.0) * token_ms)
         account = standing.account
-        if account.steps < LEAST_STEPS / (4 if trial else 1):
+        if account.steps < (LEAST_TRIAL if trial else LEAST_STEPS):
             return
         if account.certainty_of(0.0) > (TRIAL_SURE if trial else SURE):
             standing.pause = min(2 * standing.pause, LONGEST_PAUSE) if trial else FIRST_PAUSE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 CLIP = 3.0  # scales: a measurement pulls no harder than this
-FIRST_GAIN, LAST_GAIN = 0.5, 0.1  # share of a residual that one measurement corrects
+FIRST_GAIN, LAST_GAIN = 0.5, 0.15  # share of a residual that one measurement corrects
 
 
 class OnlineLinear:
@@ -41,5 +41,5 @@ class OnlineLinear:
                 max(theta + correction * weight, 0.0) for theta, weight in zip(self.theta, carried, strict=True)
             ]
         seen = min(abs(residual), 3 * limit)
-        self._scale = max(self._scale + 0.05 * (seen - self._scale), self._least)
+        self._scale = max(self._scale + 0.1 * (seen - self._scale), self._least)
         self.visits += 1

@@ -11,7 +11,7 @@ from decodeloop.policy.allocate import depth_scores
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.overrides import Choice
 from decodeloop.policy.sizing import Step
-from decodeloop.types import FloatArray, Reason
+from decodeloop.types import DecodeRequest, FloatArray, Reason, SpeculationMode
 
 RESUME_HORIZON = 32.0  # steps over which reading what was missed must pay
 STALE_STEPS = 512  # unused for so long, a drafter's cost is asked anew
@@ -65,23 +65,42 @@ class PaidDrafting:
                 ]
         undrafted = depth_scores(items, paid, step.ms(drafted), np.zeros(depths + 1), terms.objective)
         costly = bool(undrafted.max() > plain.score * (1.0 + 1e-9))
-        return self._probed(step, [_for_its_cost(choice) if costly else choice for choice in without], choices, name)
+        return [_for_its_cost(choice) if costly and i in rows else choice for i, choice in enumerate(without)]
 
-    def _probed(self, step: Step, settled: list[Choice], wanted: Sequence[Choice], name: str) -> list[Choice]:
-        """Left out for long, a drafter is tried on the likeliest request, as far as the guard affords the loss."""
-        left = self._burst.get(name, 0)
-        if not left and step.costs.draft_staleness(name) <= STALE_STEPS:
-            return settled
-        survival = expected_survival(self._beliefs, step, wanted)[:, 0]
-        row = max((i for i, choice in enumerate(wanted) if choice.drafter == name), key=lambda i: survival[i])
-        depth = min(PROBE_DEPTH, wanted[row].draft_len)
-        cost = step.costs.draft_ms(name, depth, 1)
+    def probe(self, step: Step, choices: list[Choice]) -> list[Choice]:
+        """Left out for long, a drafter is tried on one request, as far as the guard affords the loss."""
+        playing = {choice.drafter for choice in choices}
+        for name in self._resting(step, playing):
+            rows = [i for i, choice in enumerate(choices) if self._may_probe(step.requests[i], choice, name)]
+            if rows and (self._burst.get(name) or step.costs.draft_staleness(name) > STALE_STEPS):
+                return self._probed(step, choices, rows, name)
+        return choices
+
+    def _resting(self, step: Step, playing: set[str | None]) -> list[str]:
+        known = {name for request in step.requests for name in request.drafters}
+        return sorted(known - self._beliefs.free - playing)
+
+    def _may_probe(self, request: DecodeRequest, choice: Choice, name: str) -> bool:
+        """A request that leaves all to the policy and has room."""
+        asked = request.speculation
+        return (
+            name in request.drafters
+            and asked.mode is SpeculationMode.AUTO
+            and asked.drafter in (None, name)
+            and asked.draft_len is None
+            and choice.reason not in SETTLED
+            and request.max_draft_len >= PROBE_DEPTH
+        )
+
+    def _probed(self, step: Step, choices: list[Choice], rows: Sequence[int], name: str) -> list[Choice]:
+        row = min(rows, key=lambda i: self._unread(step, name, [i]))
+        cost = step.costs.draft_ms(name, PROBE_DEPTH, 1)
         cost += step.costs.catch_up_ms(name, self._unread(step, name, [row]))
         if not step.guard.affords(cost):
-            return settled
+            return choices
         step.guard.spend(cost)
-        self._burst[name] = (left or PROBE_BURST) - 1
-        return [Choice(depth, name, Reason.PROBE) if i == row else choice for i, choice in enumerate(settled)]
+        self._burst[name] = (self._burst.get(name) or PROBE_BURST) - 1
+        return [Choice(PROBE_DEPTH, name, Reason.PROBE) if i == row else choice for i, choice in enumerate(choices)]
 
 
 def expected_survival(beliefs: Beliefs, step: Step, choices: Sequence[Choice]) -> FloatArray:

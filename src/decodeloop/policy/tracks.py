@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -10,8 +9,8 @@ from decodeloop.types import DecodeRequest, StepRecord, StepRow
 
 CAPACITY = 4096  # requests; the least recently seen is forgotten first
 OWN_KEPT = 0.5 ** (1 / 16)  # a draft: half of a request's record is of its last 16
-OWN_WEIGHT = 4.0  # tokens of its class that a new request is taken to have produced
-STANDING = 2.0  # in logarithms, either way
+OWN_WEIGHT = 1.0  # information that its class's record counts for beside the request's own
+STANDING = 3.0  # logits, either way
 REWARD_KEPT = 1.0 - 1.0 / 12.0  # a step
 LEAST_CREDIT, MOST_CREDIT = -4.0, 8.0  # tokens
 
@@ -19,22 +18,26 @@ LEAST_CREDIT, MOST_CREDIT = -4.0, 8.0  # tokens
 class Affinity:
     """How a drafter does for one request.
 
-    standing: log of accepted over expected by its class, shrunk towards 0. rewards, steps: discounted, for Hedge.
+    standing: by how many logits its acceptance exceeds its class's, shrunk towards 0 (one scoring step).
+    rewards, steps: discounted, for Hedge.
     leaf, generation: its row among the learned ones, and when that was looked up.
     """
 
-    __slots__ = ("_expected", "_hits", "generation", "leaf", "rewards", "standing", "steps")
+    __slots__ = ("_information", "_surprise", "generation", "leaf", "rewards", "standing", "steps")
 
     def __init__(self) -> None:
-        self._hits = self._expected = self.standing = self.rewards = self.steps = 0.0
+        self._surprise = self._information = self.standing = self.rewards = self.steps = 0.0
         self.leaf = self.generation = -1
 
-    def score(self, hits: float, expected: float) -> None:
-        """A draft had `hits` accepted where its class led to expect `expected`, at the positions it reached."""
-        self._hits = self._hits * OWN_KEPT + hits
-        self._expected = self._expected * OWN_KEPT + expected
-        ratio = math.log((self._hits + OWN_WEIGHT) / (self._expected + OWN_WEIGHT))
-        self.standing = min(max(ratio, -STANDING), STANDING)
+    def score(self, surprise: float, information: float) -> None:
+        """A draft had `surprise` more tokens accepted than its class led to expect at the positions it reached.
+
+        information: the variance of that number.
+        """
+        self._surprise = self._surprise * OWN_KEPT + surprise
+        self._information = self._information * OWN_KEPT + information
+        shift = self._surprise / (self._information + OWN_WEIGHT)
+        self.standing = min(max(shift, -STANDING), STANDING)
 
     def reward(self, tokens: float) -> None:
         self.rewards = self.rewards * REWARD_KEPT + tokens

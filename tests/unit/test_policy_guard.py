@@ -1,0 +1,165 @@
+"""The guard on made-up records, where what speculation costs and earns is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+
+import pytest
+
+from decodeloop.policy.guard import LOST_SHARE, PlainGuard, Stand, Watch
+from decodeloop.types import Load, Reason, RequestClass, StepRecord, StepRow
+
+COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
+PLAIN_MS = 10.0
+
+
+def row(request_class, verified=0, accepted=0, paid=0):
+    return StepRow(
+        request_id="r",
+        tenant="t",
+        request_class=request_class,
+        reason=Reason.THROUGHPUT,
+        drafter="small" if paid else "ngram",
+        draft_len=max(verified, paid),
+        verify_len=verified,
+        accepted=accepted,
+        emitted=accepted + 1,
+        shadow_match={} if paid else {"ngram": accepted},
+    )
+
+
+def step(guard, rows, ms, draft_ms=0.0):
+    record = StepRecord(
+        step=0,
+        at_s=0.0,
+        load=Load(len(rows), 0, 0, 1.0),
+        draft_ms=draft_ms,
+        verify_ms=ms - draft_ms,
+        sample_ms=0.0,
+        overhead_ms=0.0,
+        step_ms=ms,
+        rows=tuple(rows),
+    )
+    guard.observe(record, ms, PLAIN_MS)
+
+
+def stand(guard, request_class=COPY):
+    return guard.stand(("t", request_class))
+
+
+def test_what_pays_stays_on():
+    guard = PlainGuard(0.05)
+    for i in range(400):
+        step(guard, [row(COPY, 4, 4 * (i % 2))], 14.0)
+    assert stand(guard) is Stand.ON
+
+
+def test_what_loses_goes_off_comes_back_on_trial_and_stays_if_it_pays():
+    guard = PlainGuard(0.05)
+    for _ in range(100):
+        step(guard, [row(COPY, 4, 0)], 14.0)
+    assert stand(guard) is Stand.OFF
+    for _ in range(3000):  # plain meanwhile: a hundredth of the time may be lost to trying
+        step(guard, [row(COPY)], PLAIN_MS)
+    assert stand(guard) is Stand.TRIAL
+    for _ in range(60):
+        step(guard, [row(COPY, 4, 4)], 14.0)
+    assert stand(guard) is Stand.ON
+
+
+def test_a_failed_trial_waits_longer():
+    guard, trials, waited = PlainGuard(0.05), [], 0
+    for i in range(30000):
+        standing = stand(guard)
+        if standing is Stand.OFF:
+            step(guard, [row(COPY)], PLAIN_MS)
+            waited += 1
+        else:
+            if waited:
+                trials.append(i)
+            waited = 0
+            step(guard, [row(COPY, 4, 0)], 14.0)
+    gaps = [b - a for a, b in pairwise(trials) if b - a > 30]
+    assert len(gaps) >= 2
+    assert gaps[-1] > 1.5 * gaps[0]
+    assert guard.describe()["lost_share"] < 3 * LOST_SHARE  # the first find is not a probe
+
+
+def test_drafting_that_is_paid_and_not_verified_counts():
+    guard = PlainGuard(0.05)
+    for _ in range(200):
+        step(guard, [row(COPY, verified=0, paid=4)], 13.0, draft_ms=3.0)
+    assert stand(guard) is Stand.OFF
+
+
+def test_a_class_answers_for_its_own_speculation_only():
+    """Copying slows everyone; chat's own modest drafts pay for themselves beside it."""
+    guard = PlainGuard(math.inf)
+    for i in range(300):
+        step(guard, [row(COPY, 8, 8), row(CHAT, 1, int(i % 10 < 6))], 16.0)
+    assert stand(guard, CHAT) is Stand.ON
+    assert stand(guard, COPY) is Stand.ON
+
+
+def test_a_class_that_drags_behind_another_one_is_still_found():
+    guard = PlainGuard(math.inf)
+    for _ in range(300):
+        step(guard, [row(COPY, 4, 4), row(CHAT, 8, 0)], 16.0)
+    assert stand(guard, CHAT) is Stand.OFF
+    assert stand(guard, COPY) is Stand.ON
+
+
+def test_the_bound_tightens_when_bystanders_lose_more_than_promised_and_recovers():
+    guard = PlainGuard(0.05)
+    for _ in range(200):
+        step(guard, [row(COPY, 8, 8), row(CHAT)], 12.0)
+    assert guard.interference() < 0.03
+    for _ in range(2000):
+        step(guard, [row(COPY, 8, 8), row(CHAT)], 10.2)
+    assert guard.interference() == pytest.approx(0.05)
+
+
+def test_one_noisy_step_is_no_verdict():
+    guard = PlainGuard(0.05)
+    for i in range(300):
+        step(guard, [row(COPY, 4, 1)], 400.0 if i == 150 else 14.0)
+    assert stand(guard) is Stand.ON
+
+
+def test_probes_cost_a_hundredth():
+    guard = PlainGuard(0.05)
+    assert not guard.affords(0.1)
+    for _ in range(100):
+        step(guard, [row(COPY)], PLAIN_MS)
+    assert guard.affords(9.9)
+    assert not guard.affords(10.1)
+    guard.spend(6.0)
+    assert guard.affords(3.9)
+    assert not guard.affords(4.1)
+
+
+def test_watching_reports_and_never_acts():
+    watch = Watch()
+    for _ in range(100):
+        step(watch, [row(COPY, 4, 0), row(CHAT)], 20.0)
+    assert stand(watch) is Stand.ON
+    assert not watch.affords(0.0)
+    speeds = {entry["class"]: entry["speed"] for entry in watch.describe()["speed_against_plain"]}
+    assert speeds == {"code_edit": pytest.approx(0.5), "general_chat": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize("guard", [PlainGuard(0.05), PlainGuard(math.inf), Watch(), Watch(0.1)])
+def test_describes_itself_as_json(guard):
+    step(guard, [row(COPY, 4, 4)], 14.0)
+    json.dumps(guard.describe(), allow_nan=False)
+
+
+def test_prefill_and_empty_steps_judge_nobody():
+    guard = PlainGuard(0.05)
+    prefill = StepRow(request_id="p", tenant="t", request_class=COPY, reason=Reason.PREFILL, prefill_tokens=99)
+    for rows in ([prefill], []):
+        step(guard, rows, 50.0)
+    assert stand(guard) is Stand.ON
+    assert guard.describe()["speed_against_plain"] == []
