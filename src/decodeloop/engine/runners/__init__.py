@@ -29,6 +29,13 @@ class RunnerOptions:
     weights_of: Runner | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def layers_of(self, all_layers: int, *, runner: str) -> int:
+        """How many of a model's layers are to run. Raises ValueError in the runner's name for more than there are."""
+        layers = all_layers if self.layers is None else self.layers
+        if not 1 <= layers <= all_layers:
+            raise ValueError(f"{runner}: layers must be within 1..{all_layers}, not {layers}")
+        return layers
+
 
 runners = Registry[Runner](
     "runners",

@@ -30,9 +30,7 @@ class NativeRunner:
     def __init__(self, checkpoint: Checkpoint, options: RunnerOptions) -> None:
         config = checkpoint.config
         _check(options)
-        layers = config.layers if options.layers is None else options.layers
-        if not 1 <= layers <= config.layers:
-            raise ValueError(f"native: layers must be within 1..{config.layers}, not {layers}")
+        layers = options.layers_of(config.layers, runner="native")
         self._checkpoint, self._dtype, self._layers = checkpoint, options.dtype, layers
         self.loaded = self._share(options.weights_of) or load_weights(
             checkpoint,

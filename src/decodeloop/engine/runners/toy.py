@@ -120,9 +120,7 @@ class ToyRunner:
     def __init__(self, checkpoint: Checkpoint | None, options: RunnerOptions) -> None:
         if options.dtype not in ("auto", "float32"):
             raise ValueError(f"toy: no dtype {options.dtype!r}; choose from auto, float32")
-        layers = LAYERS if options.layers is None else options.layers
-        if not 1 <= layers <= LAYERS:
-            raise ValueError(f"toy: layers must be within 1..{LAYERS}, not {layers}")
+        layers = options.layers_of(LAYERS, runner="toy")
         sizes = {} if checkpoint is None else {"vocab_size": checkpoint.config.vocab_size}
         self._model = ToyModel.of({**sizes, **options.options})
         self._info = RunnerInfo(

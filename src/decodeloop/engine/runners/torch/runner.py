@@ -32,7 +32,7 @@ class TorchRunner:
 
     def __init__(self, checkpoint: Checkpoint, options: RunnerOptions) -> None:
         config = checkpoint.config
-        layers = _layers(config, options.layers)
+        layers = options.layers_of(config.layers, runner="torch")
         self._checkpoint, self._config = checkpoint, config
         self.format = WeightFormat.of(options.dtype, options.device)
         use_threads(options.threads)
@@ -154,12 +154,6 @@ class TorchRunner:
             return torch.cat([qkv, out, model.logits(self.weights.head, x)], dim=1)
 
         return steady_tiles(all_of_a_token, x, attended, positions)
-
-
-def _layers(config: ModelConfig, asked: int | None) -> int:
-    if asked is not None and not 1 <= asked <= config.layers:
-        raise ValueError(f"torch: layers must be within 1..{config.layers}, not {asked}")
-    return config.layers if asked is None else asked
 
 
 def _windows(config: ModelConfig) -> tuple[bool, ...]:
