@@ -1,4 +1,4 @@
-"""What speculation earns alone, per class:  python benchmarks/speculation.py [--runner R] [--svg FILE] [--json]
+"""What speculation earns alone, per class:  python benchmarks/speculation.py [--runner R] [--json]
 
 Plain decoding against fixed drafts and the adaptive policy, one request at a time, the arms interleaved prompt by
 prompt in ABBA order; per prompt the ratio of decode speeds (tokens a second after the first), as a geometric mean with
