@@ -40,8 +40,9 @@ void Batch::check_branch(int64_t i, const KvPool& kv) const {
 
 void Batch::check(const Shape& shape, int64_t layers, const KvPool& kv) const {
     if (tokens == 0) throw std::invalid_argument("a batch needs at least one token");
-    if (tokens * shape.heads > Team::kMaxUnits)
-        throw std::invalid_argument(std::to_string(tokens) + " tokens are too many for one step");
+    const int64_t most = Team::kMaxUnits / (2 * shape.kv_heads);  // attention has two items a token at most
+    if (tokens > most)
+        throw std::invalid_argument(std::to_string(tokens) + " tokens are more than a step's " + std::to_string(most));
     for (int64_t i = 0; i < tokens; ++i) {
         require_range(ids[i], shape.vocab_size, "tokens", i);
         require_range(positions[i], shape.max_context, "positions", i);

@@ -1,6 +1,5 @@
 #include "threads.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <stdexcept>
@@ -10,38 +9,21 @@ namespace decodeloop {
 
 namespace {
 
-constexpr int kSpins = 400;            // some microseconds
-constexpr int kIdleYields = 400;       // between steps, before a worker goes to sleep
-
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-// Until `done()`: spin, then yield.
-template <class Done>
-void wait_until(const Done& done) {
-    for (int spin = 0; !done(); ++spin) {
-        if (spin < kSpins)
-            relax();
-        else
-            sched_yield();
-    }
-}
+constexpr uint32_t kOpen = 1u << 31;
 
 uint64_t pack(uint32_t phase, int begin, int end) {
-    return (uint64_t{phase & 0xffffffu} << 40) | (static_cast<uint64_t>(begin) << 20) | static_cast<uint64_t>(end);
+    return (uint64_t{phase} << 32) | (static_cast<uint64_t>(begin) << 16) | static_cast<uint64_t>(end);
 }
+
+// Phases are counted modulo 2^32.
+bool is_after(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }
 
 }  // namespace
 
 Team::Team(int threads) : threads_(threads) {
     if (threads < 1) throw std::invalid_argument("a team needs at least one thread");
+    places_ = std::make_unique<Place[]>(static_cast<size_t>(threads));
     shares_ = std::make_unique<Share[]>(static_cast<size_t>(threads));
-    phases_ = std::make_unique<Phase[]>(static_cast<size_t>(threads));
 }
 
 Team::~Team() {
@@ -50,8 +32,7 @@ Team::~Team() {
         return;
     }
     stop_.store(true);
-    round_.fetch_add(1);
-    round_.notify_all();
+    round_.add(1);
     for (std::thread& worker : workers_) worker.join();
 }
 
@@ -62,55 +43,63 @@ void Team::start_workers() {
     abandon_workers();
     workers_.clear();
     owner_pid_ = getpid();
-    arrived_.store(0);
     for (int thread = 1; thread < threads_; ++thread)
         workers_.emplace_back([this, thread, seen = round_.load()] { work_until_told(thread, seen); });
 }
 
 void Team::run(const std::function<void(int)>& work) {
     if (threads_ > 1 && owner_pid_ != getpid()) start_workers();
+    first_phase_ = places_[0].phase;
+    for (int thread = 0; thread < threads_; ++thread)
+        shares_[static_cast<size_t>(thread)].state.store(pack(first_phase_ - 1, 0, 0), std::memory_order_relaxed);
     work_ = &work;
-    round_.fetch_add(1, std::memory_order_release);
-    round_.notify_all();
+    gate_.store(kOpen);
+    round_.add(1);
     work(0);
-    barrier();
+    uint32_t inside = gate_.load();
+    while (!gate_.replace(inside, inside & ~kOpen)) {
+    }
+    gate_.wait([](uint32_t gate) { return gate == 0; });
+}
+
+bool Team::enter() {
+    uint32_t inside = gate_.load();
+    while ((inside & kOpen) != 0)
+        if (gate_.replace(inside, inside + 1)) return true;
+    return false;
 }
 
 void Team::work_until_told(int thread, uint32_t seen) {
     for (;;) {
-        for (int wait = 0; round_.load(std::memory_order_acquire) == seen; ++wait) {
-            if (wait < kSpins)
-                relax();
-            else if (wait < kSpins + kIdleYields)
-                sched_yield();
-            else
-                round_.wait(seen, std::memory_order_acquire);
-        }
-        ++seen;
+        round_.wait([&](uint32_t round) { return round != seen; });
+        seen = round_.load();
         if (stop_.load()) return;
+        if (!enter()) continue;
+        places_[static_cast<size_t>(thread)].phase = first_phase_;
         (*work_)(thread);
-        barrier();
+        gate_.add(static_cast<uint32_t>(-1));
     }
 }
 
-void Team::barrier() {
-    if (threads_ == 1) return;
-    const uint32_t passed = passed_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-        arrived_.store(0, std::memory_order_relaxed);
-        passed_.store(passed + 1, std::memory_order_release);
+void Team::finish(uint32_t phase, uint32_t count, uint32_t done) {
+    if (done > 0 && done_.fetch_add(done, std::memory_order_acq_rel) + done == count) {
+        done_.store(0, std::memory_order_relaxed);
+        phase_.store(phase + 1);
         return;
     }
-    wait_until([&] { return passed_.load(std::memory_order_acquire) != passed; });
+    phase_.wait([&](uint32_t current) { return is_after(current, phase); });
 }
 
 // A share whose phase is an earlier one has not been started: whoever comes first, its owner or another, starts it.
+// One of a later phase belongs to threads that are ahead of this one.
 bool Team::take(int owner, uint32_t phase, int count, bool from_end, int& unit) {
     std::atomic<uint64_t>& state = shares_[static_cast<size_t>(owner)].state;
     uint64_t seen = state.load(std::memory_order_relaxed);
     for (;;) {
-        int begin = static_cast<int>((seen >> 20) & 0xfffffu), end = static_cast<int>(seen & 0xfffffu);
-        if ((seen >> 40) != (phase & 0xffffffu)) {
+        const uint32_t seen_phase = static_cast<uint32_t>(seen >> 32);
+        int begin = static_cast<int>((seen >> 16) & 0xffffu), end = static_cast<int>(seen & 0xffffu);
+        if (is_after(seen_phase, phase)) return false;
+        if (seen_phase != phase) {
             begin = share_begin(owner, count);
             end = share_begin(owner + 1, count);
         }
