@@ -1,0 +1,1 @@
+"""Runs a model: from requests to decode steps and back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,18 +151,24 @@ def build_engine(
         clock=clock,
     )
     totals = Totals(scheduler, settings.verifier)
-    template = ChatTemplate(checkpoint.chat_template, checkpoint.tokenizer, family=checkpoint.config.family)
-    intake = Intake(
-        tokenizer=checkpoint.tokenizer,
-        template=template,
-        parsing=Parsing(checkpoint.tokenizer, template),
-        drafters=proposers.names,
-        max_context=memory.max_context,
-        settings=settings,
-    )
+    intake = open_intake(checkpoint, settings, proposers.names, memory.max_context)
     recorded = () if recorder is None else (recorder.observe,)
     worker = Worker(engine, clock=clock, observers=(totals.observe, *recorded, *observers))
     return EmbeddedEngine(name or checkpoint.name, checkpoint, engine, worker, intake, memory, totals, recorder)
+
+
+def open_intake(
+    checkpoint: Checkpoint, settings: EngineSettings, drafter_names: Sequence[str], max_context: int
+) -> Intake:
+    template = ChatTemplate(checkpoint.chat_template, checkpoint.tokenizer, family=checkpoint.config.family)
+    return Intake(
+        tokenizer=checkpoint.tokenizer,
+        template=template,
+        parsing=Parsing(checkpoint.tokenizer, template),
+        drafters=drafter_names,
+        max_context=max_context,
+        settings=settings,
+    )
 
 
 def open_policy(settings: EngineSettings, verifier: Verifier, measure: Callable[[], CostModel] | None) -> Policy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import product
 
 import numpy as np
 
@@ -69,12 +70,10 @@ def grid(settings: EngineSettings, max_context: int) -> Iterator[Point]:
     """Sequences in powers of two; per sequence every draft length that differs enough to matter; two contexts."""
     depths = sorted({1, 2, 3, 5, 9, 1 + settings.max_draft_len})
     sequences = [2**i for i in range(settings.max_sequences.bit_length()) if 2**i <= settings.max_sequences]
-    for context in CONTEXTS:
-        for count in sequences:
-            for tokens_each in depths:
-                point = Point(count, tokens_each, context)
-                if context + tokens_each <= max_context and point.tokens <= settings.max_step_tokens:
-                    yield point
+    for context, count, tokens_each in product(CONTEXTS, sequences, depths):
+        point = Point(count, tokens_each, context)
+        if context + tokens_each <= max_context and point.tokens <= settings.max_step_tokens:
+            yield point
 
 
 def fingerprint(hardware: Hardware, info: RunnerInfo, settings: EngineSettings, model_sha256: str, version: str) -> str:

