@@ -22,10 +22,6 @@ class MemoryPlan:
     lookahead_bytes: int
     available_bytes: int
 
-    @property
-    def total_bytes(self) -> int:
-        return self.weight_bytes + self.kv_bytes
-
 
 def plan_memory(info: RunnerInfo, settings: EngineSettings, available_bytes: int) -> MemoryPlan:
     """Size the KV pool within `kv_memory_mb`, and the context within the pool.
