@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= smollm2
 PORT ?= 8000
+KERNELS := CMakeLists.txt $(wildcard $(addprefix src/decodeloop/engine/kernels/src/,*.cpp *.h isa/*.cpp isa/*.h))
 
 .PHONY: setup serve test check clean
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt $(KERNELS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "decodeloop needs Python 3.11 or newer, not %d.%d" % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
