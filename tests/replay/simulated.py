@@ -112,8 +112,10 @@ class Tally:
 
 
 class SimulatedEngine:
-    def __init__(self, policy, drafters, clients, *, seed=0, noise=0.02, truth=step_ms):
+    def __init__(self, policy, drafters, clients, *, seed=0, noise=0.02, truth=step_ms, early=False):
+        """early: free drafters propose before the plan, which sees what they say."""
         self.policy, self.drafters, self.truth = policy, dict(drafters), truth
+        self.early = early
         self.rng, self.noise = np.random.default_rng(seed), noise
         self.running = []
         self.now_ms, self.steps, self.issued = 0.0, 0, 0
@@ -149,7 +151,7 @@ class SimulatedEngine:
         self.issued += 1
         return _Running(client, f"r{self.issued}", left=client.tokens, started_ms=self.now_ms)
 
-    def _request(self, running):
+    def _request(self, running, proposals=()):
         room = min(K, running.left - 1)
         client = running.client
         return DecodeRequest(
@@ -163,14 +165,21 @@ class SimulatedEngine:
             speculation=client.speculation,
             slo=client.slo,
             temperature=client.temperature,
+            proposals=dict(proposals),
         )
 
+    def tells(self, name):
+        return self.early and self.drafters[name].free
+
     def _step(self):
-        requests = [self._request(running) for running in self.running]
+        classes = [running.client.request_class for running in self.running]
+        drawn = {name: drafter.drafts(self.rng, classes, K) for name, drafter in self.drafters.items()}
+        requests = [
+            self._request(running, [(n, drawn[n][i][0].tolist()) for n in self.drafters if self.tells(n)])
+            for i, running in enumerate(self.running)
+        ]
         load = Load(len(requests), 0, sum(r.context_tokens for r in requests), 0.9)
         plan = self.policy.plan(load, requests)
-        classes = [request.request_class for request in requests]
-        drawn = {name: drafter.drafts(self.rng, classes, K) for name, drafter in self.drafters.items()}
         played = [
             drawn[name][i][0][:length] if name is not None else np.zeros(0)
             for i, (name, length) in enumerate(zip(plan.drafters, plan.draft_lens, strict=True))

@@ -270,3 +270,18 @@ def test_a_noisy_machine_changes_little():
 def test_bad_options_are_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message):
         policies.load("adaptive")(PolicySettings(options=options), None)
+
+
+def test_knowing_what_free_drafters_propose_beats_betting_on_them():
+    """Each of three drafters is right sometimes; two of them say beforehand whether they have anything to say."""
+    drafters = {
+        "ngram": ngram(proposes=0.6),
+        "suffix": ngram(logits={SQL: 1.0}, proposes=0.5),
+        "small": SimulatedDrafter({SQL: 1.5}, free=False, pass_ms=0.3),
+    }
+    rates = []
+    for early in (False, True):
+        running = SimulatedEngine(policy("adaptive", drafters), drafters, [Client(SQL)], early=early).run(300)
+        running.reset_tally()
+        rates.append(running.run(500).rate)
+    assert rates[1] > 1.08 * rates[0]

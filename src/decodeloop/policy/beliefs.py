@@ -113,6 +113,20 @@ class Beliefs:
             survival[rows] = np.cumprod(likely, axis=1) * drafted
         return survival
 
+    def foreseen(self, step: Sequence[tuple[DecodeRequest, Track]], drafters: Sequence[str | None]) -> FloatArray:
+        """[N, K] survival before the step's drafting: by the proposal where it is made already, else by the record."""
+        played = self.played(step, drafters)
+        survival = self.survival(played)
+        said = [
+            request.proposals.get(name) if name is not None else None
+            for (request, _), name in zip(step, drafters, strict=True)
+        ]
+        spoken = [i for i, proposal in enumerate(said) if proposal is not None]
+        if spoken:
+            proposals = [np.asarray(said[i], dtype=np.float64) for i in spoken]
+            survival[spoken] = self.calibrated([played[i] for i in spoken], proposals)
+        return survival
+
     def expected_reward(self, affinity: Affinity) -> float:
         """Accepted tokens a step to be expected, by Hedge's record of the class and of the request."""
         leaf = affinity.leaf

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.beliefs import Beliefs
@@ -13,7 +11,7 @@ from decodeloop.policy.guard import Guard, Stand
 from decodeloop.policy.hedge import Draw
 from decodeloop.policy.overrides import Choice, choose, override
 from decodeloop.policy.sizing import Step
-from decodeloop.policy.tracks import Affinity, Track
+from decodeloop.policy.tracks import Affinity
 from decodeloop.types import DecodeRequest, Reason, SpeculationMode
 
 GROWTH_STEPS = 1024  # calls for which one answer is good enough
@@ -28,14 +26,13 @@ class Choosing:
         self._growth, self._growth_age = 0.0, GROWTH_STEPS
 
     def choices(self, step: Step) -> list[Choice]:
-        return [self._choice(step, request, track) for request, track in step.pairs]
+        rewards = self._rewards(step)
+        return [self._choice(request, own) for request, own in zip(step.requests, rewards, strict=True)]
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
-        return [
-            self._without_paid(step, request, track, choice)
-            for request, track, choice in zip(step.requests, step.tracks, choices, strict=True)
-        ]
+        rewards = self._rewards(step)
+        return [self._without_paid(step, i, choice, rewards[i]) for i, choice in enumerate(choices)]
 
     def modest(self, request: DecodeRequest, draft_len: int) -> Choice:
         """A fixed length, as far as the caller wants it."""
@@ -61,7 +58,7 @@ class Choosing:
             self._growth, self._growth_age = verifying / plain - 1.0, 0
         return self._growth
 
-    def _choice(self, step: Step, request: DecodeRequest, track: Track) -> Choice:
+    def _choice(self, request: DecodeRequest, rewards: Mapping[str, float]) -> Choice:
         fixed = override(request, self._settings)
         if fixed is not None:
             return fixed
@@ -72,20 +69,17 @@ class Choosing:
             return choice
         if self._guard.stand((request.tenant, request.request_class)) is Stand.OFF:
             return Choice(0, None, Reason.OFF_COST)
-        candidates = self._candidates(request)
-        if len(candidates) > 1:
-            rewards = [self._reward(step, name, self._beliefs.affinity(track, request, name)) for name in candidates]
-            choice = Choice(choice.draft_len, self._draw.pick(candidates, rewards), choice.reason)
+        if rewards:
+            choice = Choice(choice.draft_len, self._draw.pick(list(rewards), list(rewards.values())), choice.reason)
         return choice
 
-    def _without_paid(self, step: Step, request: DecodeRequest, track: Track, choice: Choice) -> Choice:
+    def _without_paid(self, step: Step, i: int, choice: Choice, rewards: Mapping[str, float]) -> Choice:
         if not choice.draft_len or choice.drafter in self._beliefs.free or choice.reason is Reason.FORCED:
             return choice
-        free = [name for name in self._candidates(request) if name in self._beliefs.free]
+        free = {name: reward for name, reward in rewards.items() if name in self._beliefs.free}
         if free:
-            rewards = [self._beliefs.expected_reward(self._beliefs.affinity(track, request, name)) for name in free]
-            return replace(choice, drafter=free[int(np.argmax(rewards))])
-        survival = self._beliefs.survival(self._beliefs.played([(request, track)], [choice.drafter]))
+            return replace(choice, drafter=max(free, key=lambda name: free[name]))
+        survival = self._beliefs.foreseen([step.pairs[i]], [choice.drafter])
         return Choice(0, None, self.why_not(step, float(survival[0, 0])))
 
     def _candidates(self, request: DecodeRequest) -> Sequence[str]:
@@ -95,8 +89,27 @@ class Choosing:
             return (asked,)
         return (self._settings.drafter,) if self._settings.drafter in request.drafters else request.drafters
 
+    def _rewards(self, step: Step) -> list[dict[str, float]]:
+        """Per request and drafter, where there is a choice: accepted tokens a step, less what drafting costs.
+
+        A drafter that has proposed already is judged by its proposal, the others by their record.
+        """
+        rewards: list[dict[str, float]] = [{} for _ in step.requests]
+        spoken: list[tuple[int, str]] = []
+        for i, (request, track) in enumerate(step.pairs):
+            candidates = self._candidates(request)
+            if len(candidates) > 1:
+                for name in candidates:
+                    rewards[i][name] = self._reward(step, name, self._beliefs.affinity(track, request, name))
+                spoken += [(i, name) for name in candidates if name in request.proposals]
+        if spoken:
+            foreseen = self._beliefs.foreseen([step.pairs[i] for i, _ in spoken], [name for _, name in spoken])
+            for (i, name), tokens in zip(spoken, foreseen.sum(axis=1).tolist(), strict=True):
+                rewards[i][name] = tokens
+        return rewards
+
     def _reward(self, step: Step, name: str, affinity: Affinity) -> float:
-        """Accepted tokens a step, less those that plain decoding would have produced while it drafted."""
+        """By the record; paid drafting costs the tokens that plain decoding would have produced meanwhile."""
         reward = self._beliefs.expected_reward(affinity)
         if name in self._beliefs.free:
             return reward

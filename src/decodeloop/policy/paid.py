@@ -105,7 +105,7 @@ class PaidDrafting:
 
 def expected_survival(beliefs: Beliefs, step: Step, choices: Sequence[Choice]) -> FloatArray:
     """[N, K] before drafting, 0 beyond each choice's length."""
-    survival = beliefs.survival(beliefs.played(step.pairs, [choice.drafter for choice in choices]))
+    survival = beliefs.foreseen(step.pairs, [choice.drafter for choice in choices])
     lens = np.array([choice.draft_len for choice in choices])
     within: FloatArray = np.where(np.arange(survival.shape[1]) < lens[:, None], survival, 0.0)
     return within

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,7 +23,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
-    """What a policy sees of a sequence that is ready to decode."""
+    """What a policy sees of a sequence that is ready to decode.
+
+    proposals: what free drafters have to say already, a function of the context: drafter -> confidence of survival per
+    position, () for nothing. Drafters that are missing there have not been asked.
+    """
 
     request_id: str
     tenant: str
@@ -36,6 +40,7 @@ class DecodeRequest:
     slo: Slo = Slo()
     temperature: float = 0.0
     entropy: float | None = None  # nats, of the target's last row
+    proposals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
