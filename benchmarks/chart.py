@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-ROW, LEFT, WIDTH, TOP = 26, 150, 560, 56
+ROW, LEFT, WIDTH, TOP = 26, 150, 560, 72
 COLORS = {"copy": "#2f6f9f", "open": "#b5651d"}
 TITLES = {"copy": "copy and edit tasks", "open": "open questions"}
 
@@ -24,8 +24,8 @@ def chart(result: dict) -> str:
         'font-size="13" fill="#222">',
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         '<text x="12" y="22" font-size="15" font-weight="bold">Decode speed against plain decoding, one request</text>',
-        f'<text x="12" y="41" fill="#666">{result["device"]}; {result["runner"]} {result["format"]}; '
-        "geometric mean over prompts, 95 % interval</text>",
+        f'<text x="12" y="41" fill="#666">{result["device"]}; {result["runner"]}, {result["format"]}</text>',
+        '<text x="12" y="58" fill="#666">geometric mean over prompts, 95 % interval; number: draft_len</text>',
     ]
     y = TOP
     group = None
