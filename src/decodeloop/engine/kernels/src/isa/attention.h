@@ -32,63 +32,48 @@ static inline __attribute__((always_inline)) void steps(typename S::F (&acc)[kRo
     if constexpr (W::kSteps == 2) float_step<S, W, 1, kRows, kVectors>(acc, w, x, stride);
 }
 
-// How many blocks of keys, or strips of 16 dimensions of values, a tile of rows treats at once: enough independent sums
-// to keep the multipliers busy, no more than there are registers.
-template <class S>
-static constexpr int pieces_at_once(int rows) {
-    int count = 1;
-    constexpr int kVectors = kBlockTokens / S::kLanes;
-    while (count < 4 && 2 * count * kVectors * (rows + 1) < S::kRegisters) count *= 2;
-    return count;
-}
-
 template <class S>
 static inline void prefetch_lines(const char* from, int64_t bytes) {
     for (int64_t line = 0; line < bytes; line += 64) S::prefetch(from + line);
 }
 
-// q . k for kRows rows and the 16 positions of each of kBlocks blocks.
-template <class S, class W, int kRows, int kBlocks>
-static void score_blocks(const typename W::Input* q, int64_t head_dim, const char* const* blocks, float* scores) {
+// q . k for kRows rows and the 16 positions of a block.
+template <class S, class W, int kRows>
+static void score_block(const typename W::Input* q, int64_t head_dim, const char* keys, float* scores) {
     constexpr int kVectors = kBlockTokens / S::kLanes;
-    typename S::F acc[kBlocks][kRows][kVectors];
-#pragma GCC unroll 4
-    for (int b = 0; b < kBlocks; ++b)
+    typename S::F acc[kRows][kVectors];
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v) acc[b][r][v] = S::zero();
-    for (int64_t d = 0, at = 0; d < head_dim; d += W::kInputs, at += kBlockTokens * kLaneBytes)
-#pragma GCC unroll 4
-        for (int b = 0; b < kBlocks; ++b) steps<S, W, kRows, kVectors>(acc[b], blocks[b] + at, q + d, head_dim);
-#pragma GCC unroll 4
-    for (int b = 0; b < kBlocks; ++b)
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = S::zero();
+    for (int64_t d = 0; d < head_dim; d += W::kInputs, keys += kBlockTokens * kLaneBytes)
+        steps<S, W, kRows, kVectors>(acc, keys, q + d, head_dim);
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v)
-                S::store(scores + r * kChunk + b * kBlockTokens + v * S::kLanes, acc[b][r][v]);
+        for (int v = 0; v < kVectors; ++v) S::store(scores + r * kChunk + v * S::kLanes, acc[r][v]);
 }
 
-// Blocks [from, to) for `rows` rows; brings their values and the keys that follow into the cache.
+// Blocks [from, to) for a.rows rows; brings their values, and the keys that follow, into the cache.
 template <class S, class W, int kRows>
 static void score_rows(const AttentionArgs& a, const typename W::Input* q, int64_t from, int64_t to, float* scores) {
     if constexpr (kRows > 1)
         if (a.rows < kRows) return score_rows<S, W, kRows - 1>(a, q, from, to, scores);
-    constexpr int kBlocks = pieces_at_once<S>(kRows);
     const int64_t key_bytes = kBlockTokens / W::kInputs * kLaneBytes * a.head_dim;
-    for (int64_t b = from; b < to;) {
-        const int64_t count = b + kBlocks <= to ? kBlocks : 1;
-        for (int64_t i = b; i < b + count; ++i) {
-            prefetch_lines<S>(a.blocks[i] + key_bytes, key_bytes);
-            if (i + count < to) prefetch_lines<S>(a.blocks[i + count], key_bytes);
-        }
-        if (count == kBlocks)
-            score_blocks<S, W, kRows, kBlocks>(q, a.head_dim, a.blocks + b, scores + b * kBlockTokens);
-        else
-            score_blocks<S, W, kRows, 1>(q, a.head_dim, a.blocks + b, scores + b * kBlockTokens);
-        b += count;
+    for (int64_t b = from; b < to; ++b) {
+        prefetch_lines<S>(a.blocks[b] + key_bytes, key_bytes);
+        if (b + 1 < to) prefetch_lines<S>(a.blocks[b + 1], key_bytes);
+        score_block<S, W, kRows>(q, a.head_dim, a.blocks[b], scores + b * kBlockTokens);
     }
+}
+
+// How many strips of 16 dimensions a tile of rows weighs at once: enough sums to keep the multipliers busy.
+template <class S>
+static constexpr int strips_at_once(int rows) {
+    constexpr int kVectors = kBlockTokens / S::kLanes;
+    int count = 1;
+    while (count < 4 && 2 * count * kVectors * (rows + 1) < S::kRegisters) count *= 2;
+    return count;
 }
 
 // partials += weights . values over positions [from, to), for kRows rows and kStrips strips of 16 dimensions. At an odd
@@ -134,7 +119,7 @@ static void weigh_rows(int rows, const AttentionArgs& a, const typename W::Input
     if (from >= to) return;
     if constexpr (kRows > 1)
         if (rows < kRows) return weigh_rows<S, W, kRows - 1>(rows, a, weights, from, to, partials);
-    constexpr int kStrips = pieces_at_once<S>(kRows);
+    constexpr int kStrips = strips_at_once<S>(kRows);
     const int64_t strips = a.head_dim / kBlockTokens;
     int64_t strip = 0;
     for (; strip + kStrips <= strips; strip += kStrips)

@@ -98,8 +98,9 @@ static void float_tile(const MatmulArgs& a, int64_t row) {
 #pragma GCC unroll 8
             for (int v = 0; v < kVectors; ++v) acc[m][v] = S::zero();
         for (int64_t k = 0; k < steps; ++k) {
-            S::prefetch(ahead);
-            if constexpr (kStepBytes > 64 && kPasses == 1) S::prefetch(ahead + 64);
+            // A single row reads a plain stream, which the hardware foresees better than instructions can.
+            if constexpr (kRows > 1) S::prefetch(ahead);
+            if constexpr (kRows > 1 && kStepBytes > 64 && kPasses == 1) S::prefetch(ahead + 64);
             float_step<S, W, 0, kRows, kVectors>(acc, w, x, a.x->stride);
             if constexpr (W::kSteps == 2) float_step<S, W, 1, kRows, kVectors>(acc, w, x, a.x->stride);
             w += kStepBytes;
