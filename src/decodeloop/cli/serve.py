@@ -132,6 +132,7 @@ def _greet(settings: ServeConfig, engine: EmbeddedEngine, port: int) -> None:
         f"KV pool {memory.kv_bytes >> 20} MiB, verifier {settings.engine.verifier}, policy {settings.engine.policy}, "
         f"drafters {', '.join(engine.engine.proposers.names) or 'none'}",
         highlight=False,
+        soft_wrap=True,
     )
     chat = engine.checkpoint.chat_template is not None
     body = (
