@@ -14,7 +14,7 @@ from decodeloop.engine.text.chat import ChatTemplate
 from decodeloop.engine.text.grammar import GrammarCompiler
 from decodeloop.engine.text.output import Output
 from decodeloop.engine.text.parsing import Parsing
-from decodeloop.speculation.sampling import RequestChance, SamplingState, TokenMatcher
+from decodeloop.speculation.sampling import RequestChance, SamplingState
 from decodeloop.types import ChatPrompt, Request, RequestRefused, SamplingParams
 
 MAX_LOGPROBS = 20
@@ -22,12 +22,12 @@ MAX_LOGPROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that will run: its prompt in tokens, its grammar compiled."""
+    """A request that will run: its prompt in tokens, its grammar compiled, its ids checked."""
 
     request: Request
     tokens: tuple[int, ...]
     max_tokens: int
-    matcher: TokenMatcher | None
+    state: SamplingState  # before the first token; each choice forks it
     open_output: Callable[[int], Output]
 
 
@@ -67,11 +67,17 @@ class Intake:
         wanted = request.params.max_tokens or self._settings.default_max_tokens or room
         imposed = self._parsing.grammar(request)
         matcher = None if imposed is None else self._grammars.compile(imposed.spec, param=imposed.param)
-        return Prepared(request, tokens, min(wanted, room), matcher, self._parsing.opener(request))
+        state = SamplingState(
+            request.params,
+            tokens,
+            vocab_size=self._tokenizer.vocab_size,
+            eos_ids=self._tokenizer.eos_ids,
+            matcher=matcher,
+        )
+        return Prepared(request, tokens, min(wanted, room), state, self._parsing.opener(request))
 
     def open(self, prepared: Prepared, choice: int) -> Sequence:
         request = prepared.request
-        matcher = None if prepared.matcher is None else prepared.matcher.fork()
         return Sequence(
             id=next(self._ids),
             request=request,
@@ -80,13 +86,7 @@ class Intake:
             tokens=list(prepared.tokens),
             max_tokens=prepared.max_tokens,
             eos_ids=self._tokenizer.eos_ids,
-            state=SamplingState(
-                request.params,
-                prepared.tokens,
-                vocab_size=self._tokenizer.vocab_size,
-                eos_ids=self._tokenizer.eos_ids,
-                matcher=matcher,
-            ),
+            state=prepared.state.fork(),
             chance=RequestChance.of(request.seed, prepared.tokens, choice),
             output=prepared.open_output(choice),
         )
