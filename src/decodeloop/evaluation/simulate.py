@@ -1,0 +1,227 @@
+"""A discrete-event simulation of a fleet: what arrival traces, step times and acceptance amount to.
+
+Every figure is mode M (simulated). Step times come from a CostModel (measured, fitted elsewhere, or a roofline prior,
+see its `label`), acceptance from survival per class, arrivals from a trace or from clients that wait for their answers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from decodeloop.evaluation.fleet import CLASS_INDEX, CLASSES, Limits, Replica, Rule, Served
+from decodeloop.evaluation.workload import Arrival
+from decodeloop.types import CostModel, FloatArray, RequestClass
+
+SAMPLED = 64  # replicas simulated of a larger fleet: requests are dealt to as large a share of the arrivals
+ROUTED_AMONG = 2  # replicas that a request is offered to: the less loaded takes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """replicas: engines of one model, each on `accelerators`. split: the share that only prefills (None: all do both).
+
+    transfer_ms: moving a request's cache from a prefilling to a decoding replica.
+    """
+
+    replicas: int
+    cost: CostModel
+    rule: Callable[[], Rule]
+    survival: FloatArray  # [classes, K]
+    limits: Limits = Limits()
+    accelerators: int = 1
+    split: float | None = None
+    transfer_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ValueError("a fleet has at least one replica")
+        if self.split is not None and not (0.0 < self.split < 1.0 and self.replicas >= 2):
+            raise ValueError("a split fleet needs two replicas and a share between 0 and 1 for prefill")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What a simulation gave. Rates are of the whole fleet, also where only a sample of it was simulated."""
+
+    label: str
+    requests: int
+    finished: int
+    seconds: float
+    tokens_per_s: float
+    tokens_per_s_per_accelerator: float
+    ttft_ms: dict[str, float]
+    tpot_ms: dict[str, float]
+    busy_share: float
+    mean_verify_len: float
+    simulated_replicas: int
+    per_class: dict[str, dict[str, float]]
+
+    def goodput(self, served: Sequence[Served], *, ttft_ms: float, tpot_ms: float) -> float:
+        """Requests a second that met both objectives, of those offered."""
+        met = sum(s.done and s.ttft_ms <= ttft_ms and s.tpot_ms <= tpot_ms for s in served)
+        return met / self.seconds if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"mode": "M"}
+
+
+def survival_table(survival: dict[RequestClass, Sequence[float]]) -> FloatArray:
+    """[classes, K] from each class's survival; a class that isn't named never has a draft accepted."""
+    depth = max((len(values) for values in survival.values()), default=1)
+    table = np.zeros((len(CLASSES), depth))
+    for request_class, values in survival.items():
+        if list(values) != sorted(values, reverse=True) or not all(0.0 <= v <= 1.0 for v in values):
+            raise ValueError(f"{request_class}: survival falls from at most 1 to at least 0, it isn't {list(values)}")
+        table[CLASS_INDEX[request_class], : len(values)] = values
+    return table
+
+
+def simulate(
+    fleet: Fleet, arrivals: Sequence[Arrival], *, until_s: float | None = None, seed: int = 0
+) -> tuple[Simulated, list[Served]]:
+    """Serve a trace. Of more than SAMPLED replicas a sample is simulated, with its share of the arrivals."""
+    simulated = min(fleet.replicas, SAMPLED)
+    rng = np.random.default_rng(seed)
+    kept = [a for a in arrivals if simulated == fleet.replicas or rng.random() < simulated / fleet.replicas]
+    loop = _Loop(fleet, simulated, rng)
+    for arrival in kept:
+        loop.arrive(Served(arrival))
+    loop.run(until_s)
+    return _summary(fleet, loop, until_s), loop.served
+
+
+def simulate_closed(
+    fleet: Fleet, clients: Sequence[Arrival], *, seconds: float, ramp_s: float = 0.0, seed: int = 0
+) -> tuple[Simulated, list[Served]]:
+    """Every client sends its request again as soon as it is answered. The ramp is left out of the figures."""
+    if fleet.replicas > SAMPLED:
+        raise ValueError(f"clients that wait are simulated one by one: at most {SAMPLED} replicas")
+    loop = _Loop(fleet, fleet.replicas, np.random.default_rng(seed))
+    loop.repeats = True
+    for client in clients:
+        loop.arrive(Served(client))
+    loop.run(ramp_s)
+    loop.reset(ramp_s)
+    loop.run(ramp_s + seconds)
+    return _summary(fleet, loop, ramp_s + seconds), loop.served
+
+
+class _Loop:
+    """Events in the order of their times: arrivals, transfers, ends of steps."""
+
+    def __init__(self, fleet: Fleet, replicas: int, rng: np.random.Generator) -> None:
+        self.fleet, self._rng = fleet, rng
+        prefilling = 0 if fleet.split is None else min(max(round(fleet.split * replicas), 1), replicas - 1)
+        self.replicas = [
+            Replica(
+                fleet.cost,
+                fleet.rule(),
+                fleet.survival,
+                fleet.limits,
+                np.random.default_rng(rng.integers(2**63)),
+                prefills=fleet.split is None or i < prefilling,
+                decodes=fleet.split is None or i >= prefilling,
+            )
+            for i in range(replicas)
+        ]
+        self.now_s = self.started_s = 0.0
+        self.served: list[Served] = []
+        self.repeats = False
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._ticket = count()
+        self._stepping: set[int] = set()
+
+    def arrive(self, request: Served) -> None:
+        self.served.append(request)
+        self._at(request.arrival.at_s, lambda: self._route(request, prefill=True))
+
+    def run(self, until_s: float | None) -> None:
+        while self._events and (until_s is None or self._events[0][0] <= until_s):
+            self.now_s, _, event = heapq.heappop(self._events)
+            event()
+
+    def reset(self, at_s: float) -> None:
+        """Forget what was counted so far; what is running goes on."""
+        self.started_s = at_s
+        self.served = [request for request in self.served if not request.done]
+        for replica in self.replicas:
+            replica.busy_s, replica.steps, replica.tokens = 0.0, 0, 0
+            replica.verified, replica.drafted_rows = 0, 0
+
+    def _at(self, at_s: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (at_s, next(self._ticket), event))
+
+    def _route(self, request: Served, *, prefill: bool) -> None:
+        able = [i for i, replica in enumerate(self.replicas) if (replica.prefills if prefill else replica.decodes)]
+        offered = self._rng.choice(able, min(ROUTED_AMONG, len(able)), replace=False).tolist()
+        chosen = min(offered, key=lambda i: self.replicas[i].load)
+        self.replicas[chosen].waiting.append(request)
+        self._step(chosen)
+
+    def _step(self, i: int) -> None:
+        replica = self.replicas[i]
+        if i in self._stepping or replica.idle:
+            return
+        started_s, planned = self.now_s, replica.begin(self.now_s)
+        self._stepping.add(i)
+
+        def end() -> None:
+            self._stepping.discard(i)
+            for request in replica.finish(planned, self.now_s, started_s):
+                self._leave(request)
+            self._step(i)
+
+        self._at(planned.ends_s, end)
+
+    def _leave(self, request: Served) -> None:
+        if not request.done:
+            moved_s = self.now_s + self.fleet.transfer_ms / 1e3
+            self._at(moved_s, lambda: self._route(request, prefill=False))
+        elif self.repeats:
+            old = request.arrival
+            self.arrive(Served(Arrival(self.now_s, old.prompt_tokens, old.output_tokens, old.request_class)))
+
+
+def _summary(fleet: Fleet, loop: _Loop, until_s: float | None) -> Simulated:
+    seconds = (loop.now_s if until_s is None else min(until_s, loop.now_s)) - loop.started_s
+    scale = fleet.replicas / len(loop.replicas)
+    tokens = sum(replica.tokens for replica in loop.replicas)
+    rate = scale * tokens / seconds if seconds > 0.0 else 0.0
+    done = [request for request in loop.served if request.done]
+    rows = sum(replica.drafted_rows for replica in loop.replicas)
+    per_class = {
+        str(c): _latencies([s for s in done if s.arrival.request_class is c])
+        for c in dict.fromkeys(s.arrival.request_class for s in done)
+    }
+    return Simulated(
+        label=str(getattr(fleet.cost, "label", "measured surface")),
+        requests=len(loop.served),
+        finished=len(done),
+        seconds=seconds,
+        tokens_per_s=rate,
+        tokens_per_s_per_accelerator=rate / (fleet.replicas * fleet.accelerators),
+        ttft_ms=_quantiles([s.ttft_ms for s in done]),
+        tpot_ms=_quantiles([s.tpot_ms for s in done if s.arrival.output_tokens > 1]),
+        busy_share=sum(r.busy_s for r in loop.replicas) / (seconds * len(loop.replicas)) if seconds > 0.0 else 0.0,
+        mean_verify_len=sum(r.verified for r in loop.replicas) / rows if rows else 0.0,
+        simulated_replicas=len(loop.replicas),
+        per_class=per_class,
+    )
+
+
+def _latencies(served: Sequence[Served]) -> dict[str, float]:
+    tpot = _quantiles([s.tpot_ms for s in served if s.arrival.output_tokens > 1])
+    return {"requests": len(served), "tpot_ms_p50": tpot.get("p50", 0.0), "tpot_ms_p95": tpot.get("p95", 0.0)}
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    p50, p95 = np.quantile(values, [0.5, 0.95])
+    return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95)}
