@@ -143,3 +143,19 @@ def test_a_draft_that_was_not_drawn_from_its_q_ends_the_request_it_was_for(verif
     for reader, lied in zip(heard, lied_to, strict=True):
         assert (reader.error is not None) == bool(lied)
     assert rig.no_block_leaked()
+
+
+def test_the_batch_tier_yields_but_does_not_starve():
+    """Under a load that never ends it runs once it has waited its time."""
+    rig = Rig(max_sequences=1)
+    rig.submit(PROMPT, max_tokens=2)
+    batch = rig.submit(PROMPT, priority="batch", max_tokens=2)
+    ended_s = []
+    for _ in range(200):
+        rig.submit(PROMPT, max_tokens=2)
+        rig.step()
+        rig.now_s += 1.0
+        if batch.ended:
+            ended_s.append(rig.now_s)
+    assert batch.ended
+    assert 30 < ended_s[0] < 120

@@ -36,8 +36,11 @@ class Turn:
     draft_budget: int
 
 
+BATCH_YIELDS_S = 30.0  # then it has waited long enough: under steady load it would never run
+
+
 class Scheduler:
-    """First come, first served; the batch tier yields. Short of memory, it preempts the youngest."""
+    """First come, first served; the batch tier yields, for a while. Short of memory, it preempts the youngest."""
 
     def __init__(self, cache: KvCache, settings: EngineSettings, max_context: int) -> None:
         self.cache, self._settings, self.max_context = cache, settings, max_context
@@ -133,7 +136,8 @@ class Scheduler:
         if sequence.batch_tier:
             self.waiting.append(sequence)
             return
-        place = next((i for i, other in enumerate(self.waiting) if other.batch_tier), len(self.waiting))
+        patient = (i for i, s in enumerate(self.waiting) if s.batch_tier and now_s - s.queued_s < BATCH_YIELDS_S)
+        place = next(patient, len(self.waiting))
         self.waiting.insert(place, sequence)
 
     def _admit(self, now_s: float) -> None:
