@@ -6,7 +6,7 @@ MODEL ?= smollm2
 PORT ?= 8000
 KERNELS := CMakeLists.txt $(wildcard $(addprefix src/decodeloop/engine/kernels/src/,*.cpp *.h isa/*.cpp isa/*.h))
 
-.PHONY: setup serve test check clean
+.PHONY: setup serve test check kernels clean
 
 setup: $(VENV)/.installed
 
@@ -20,7 +20,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(KERNELS)
 serve: setup
 	$(BIN)/decodeloop serve $(MODEL) --port $(PORT)
 
-test: setup check
+test: setup check kernels
 	$(BIN)/decodeloop models --fetch smollm2 > /dev/null
 	$(BIN)/pytest
 
@@ -29,6 +29,15 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The kernels' own tests: every instruction set that this machine has, and AVX-512 emulated where SIMDe is installed.
+kernels: setup
+	@if command -v $${CXX:-c++} > /dev/null; then \
+		$(BIN)/cmake -S . -B build/kernels -DDECODELOOP_MODULE=OFF -DDECODELOOP_TESTS=ON > /dev/null && \
+		$(BIN)/cmake --build build/kernels && $(BIN)/ctest --test-dir build/kernels --output-on-failure; \
+	else \
+		echo "no C++ compiler: the kernels are neither built nor tested"; \
+	fi
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -23,11 +23,15 @@ _MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # in the order that a st
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """weights: the compiled module's Weights. format: for people. kv_format: of keys and values."""
+    """weights: the compiled module's Weights. format: for people. kv_format: of keys and values.
+
+    huge_pages: whether the system gave them for most of the weights, as it was asked; without, reading takes longer.
+    """
 
     weights: Any
     format: str
     kv_format: str
+    huge_pages: bool
 
 
 def load_weights(checkpoint: Checkpoint, *, dtype: str, layers: int, isa: str, threads: int) -> LoadedWeights:
@@ -42,8 +46,9 @@ def load_weights(checkpoint: Checkpoint, *, dtype: str, layers: int, isa: str, t
     dtype = _ALIASES.get(dtype, dtype)
     if dtype not in DTYPES:
         raise ValueError(f"native: no dtype {dtype!r}; choose from {', '.join(DTYPES)}")
-    config = checkpoint.config
-    loader = _Loader(checkpoint, dtype, kernels.load().Weights(_shape(config, layers), isa, threads))
+    config, native = checkpoint.config, kernels.load()
+    huge_before = native.huge_page_bytes()
+    loader = _Loader(checkpoint, dtype, native.Weights(_shape(config, layers), isa, threads))
     for index in range(layers):
         loader.layer(index)
     loader.vector("final_norm")
@@ -52,7 +57,13 @@ def load_weights(checkpoint: Checkpoint, *, dtype: str, layers: int, isa: str, t
         loader.matrix("head", is_head=True)
     ordinary, window = rope_frequencies(config)
     loader.weights.set_frequencies(ordinary.tolist(), window.tolist())
-    return LoadedWeights(loader.weights, loader.format(), "fp32" if set(loader.bytes) == {"fp32"} else "bf16")
+    huge = native.huge_page_bytes() - huge_before
+    return LoadedWeights(
+        weights=loader.weights,
+        format=loader.format(),
+        kv_format="fp32" if set(loader.held) == {"fp32"} else "bf16",
+        huge_pages=2 * huge > loader.weights.nbytes,
+    )
 
 
 def format_of(dtype: str, weight: Weight, *, is_head: bool) -> str:
@@ -66,7 +77,7 @@ class _Loader:
     def __init__(self, checkpoint: Checkpoint, dtype: str, weights: Any) -> None:
         self._checkpoint, self._dtype, self.weights = checkpoint, dtype, weights
         self._names = set(checkpoint.names())
-        self.bytes: Counter[str] = Counter()  # weights held in each format
+        self.held: Counter[str] = Counter()  # weights in each format
 
     def layer(self, index: int) -> None:
         config, at = self._checkpoint.config, f"layers.{index}."
@@ -86,7 +97,7 @@ class _Loader:
     def matrix(self, name: str, *, is_head: bool = False) -> None:
         weight = self._checkpoint.weight(name)
         form = format_of(self._dtype, weight, is_head=is_head)
-        self.bytes[form] += weight.shape[0] * weight.shape[1]
+        self.held[form] += weight.shape[0] * weight.shape[1]
         own = _OWN_BLOCKS.get(weight.format)
         blocks = weight.blocks() if own == form or weight.format in _EXACT_BLOCKS else None
         if blocks is not None:
@@ -95,7 +106,7 @@ class _Loader:
             self.weights.add_floats(name, form, _contiguous(weight.float32()))
 
     def format(self) -> str:
-        return " + ".join(form for form, _ in self.bytes.most_common())
+        return " + ".join(form for form, _ in self.held.most_common())
 
 
 def _contiguous(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -53,7 +53,7 @@ class NativeRunner:
             weight_bytes=0 if options.weights_of is not None else self.loaded.weights.nbytes,
             weight_format=self.loaded.format,
             batch_invariant=True,
-            device="cpu",
+            device=f"cpu ({self.isa}, {self.threads} threads, {'huge' if self.loaded.huge_pages else 'small'} pages)",
             trees=True,
         )
 
