@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from decodeloop.cli.environment import read_environment
 from decodeloop.engine.models.sources import DEFAULT_MODEL, resolve
+
+settings.register_profile("decodeloop", deadline=None)  # a busy machine is no fault
+settings.load_profile("decodeloop")
 
 
 @pytest.fixture(scope="session")
