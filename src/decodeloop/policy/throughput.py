@@ -47,7 +47,7 @@ def throughput(settings: PolicySettings, cost: CostModel | None = None) -> Polic
 
 
 def adaptive(settings: PolicySettings, cost: CostModel | None = None) -> Policy:
-    """The product's default: most tokens, but nobody is slowed below plain decoding."""
+    """Most tokens, but nobody is slowed below plain decoding."""
     options = read_options(settings.options)
     bound = math.inf if options.interference is None else options.interference
     return AdaptivePolicy("adaptive", settings, options, cost, aim=Throughput(), guard=PlainGuard(bound))
