@@ -182,7 +182,12 @@ class Mix:
             "seed": draw.randrange(2**53),
             "stream_options": {"include_usage": True, "continuous_usage_stats": draw.random() < 0.5},
             "decodeloop": draw.choice(
-                ({"speculation": "off"}, {"speculation": "force", "draft_len": 8}, {"deadline_ms": 3000})
+                (
+                    {"speculation": "off"},
+                    {"speculation": "force", "draft_len": 8},
+                    {"deadline_ms": 3000},
+                    {"priority": "batch"},
+                )
             ),
         }
         for name in draw.sample(list(options), k=draw.randrange(len(options))):

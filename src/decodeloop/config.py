@@ -37,7 +37,7 @@ def load(text: str, section: type[T], *, env: Mapping[str, str], source: str = "
     try:
         document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(f"{source}: {' '.join(str(error).split())}") from None
     built: T = _Builder(env, source).build({} if document is None else document, section, "")
     return built
 

@@ -4,7 +4,12 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from decodeloop.cli.environment import Environment
+from decodeloop.cli.main import app
+from decodeloop.cli.serve import _read
+from decodeloop.config import ConfigError
 from decodeloop.engine.build import build_engine
 from decodeloop.engine.settings import EngineSettings
 from tiny import tiny_hf
@@ -38,7 +43,7 @@ def test_settings_have_bounds(setting, message):
 def opened(tiny, spec, **settings):
     base = EngineSettings(runner="torch", fixed_shape=True, threads=1, max_context=128, kv_memory_mb=4)
     options = {"drafters": ("draft_model",), "drafter_options": {"draft_model": {"model": spec}}}
-    return build_engine(tiny.checkpoint, replace(base, **options, **settings), clock=float, runner=tiny.runner)
+    return build_engine(tiny.checkpoint, replace(base, **{**options, **settings}), clock=float, runner=tiny.runner)
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused(tiny, models):
@@ -90,3 +95,42 @@ def test_a_junk_directory_is_no_draft_model(tiny, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(ValueError, match="neither config"):
         opened(tiny, str(tmp_path))
+
+
+def test_options_of_nobody_are_refused(tiny):
+    with pytest.raises(ValueError, match="no 'ngrm'; choose from"):
+        opened(tiny, "layers:1", drafter_options={"draft_model": {"model": "layers:1"}, "ngrm": {"max_n": 3}})
+    with pytest.raises(ValueError, match="policy fixed takes no options, got eagerness"):
+        opened(tiny, "layers:1", policy="fixed", policy_options={"eagerness": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe\0", "not a text file"),
+        (b"engine: [1, 2", "expected ',' or ']'"),
+        (b"engin: {}", "engin: no such setting; choose from engine, "),
+        (b"engine: {max_sequences: -3}", "engine: max_sequences must be between"),
+        (b"engine: {draft_len: four}", "engine.draft_len"),
+        (b"gateway: {port: 70000}", "gateway: port must be"),
+        (b"model: ${NOPE}", "model: the environment has no NOPE"),
+        (b"!!python/object/apply:os.system ['id']", "could not determine a constructor"),
+        (b"- a list", "expected a mapping"),
+    ],
+)
+def test_a_broken_configuration_is_one_line_that_names_the_file(tmp_path, content, message):
+    path = tmp_path / "serve.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        _read(path, Environment(tmp_path, {}))
+    said = str(refused.value)
+    assert said.startswith(f"{path}: ")
+    assert message in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("options", [["--seed", str(2**53)], ["--seed", "-1"], ["--temperature", "1e999"]])
+def test_generate_refuses_what_the_api_refuses(options):
+    done = CliRunner().invoke(app, ["generate", "x", "--model", "/nowhere", *options])
+    assert done.exit_code == 2
+    assert options[0] in done.output

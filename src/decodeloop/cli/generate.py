@@ -33,8 +33,10 @@ def generate(
     explain: Annotated[bool, typer.Option("--explain", help="One line a step, on stderr.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON line.")] = False,
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
-    temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Replays an answer; drawn at random if not given.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=SEED_LIMIT - 1, help="Replays an answer; drawn at random if not given.")
+    ] = None,
     runner: flags.Runner = None,
     dtype: flags.Dtype = None,
     device: flags.Device = None,

@@ -83,7 +83,11 @@ def serve(
 def _read(path: Path | None, environment: Environment) -> ServeConfig:
     if path is None:
         return ServeConfig()
-    return config.load(path.read_text(), ServeConfig, env=environment.variables, source=str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise config.ConfigError(f"{path}: not a text file ({error})") from None
+    return config.load(text, ServeConfig, env=environment.variables, source=str(path))
 
 
 def _serve(settings: ServeConfig, environment: Environment) -> None:

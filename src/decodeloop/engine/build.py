@@ -179,6 +179,8 @@ def open_policy(settings: EngineSettings, verifier: Verifier, measure: Callable[
     build = policies.load(settings.policy)
     policy = build(limits, None)
     if not policy.learns:
+        if settings.policy_options:
+            raise ValueError(f"policy {settings.policy} takes no options, got {', '.join(settings.policy_options)}")
         return policy
     limits = replace(limits, options={"verifier_admits": int(verifier.admits), **settings.policy_options})
     return build(limits, None if measure is None else measure())
@@ -188,6 +190,8 @@ def open_drafters(
     checkpoint: Checkpoint, settings: EngineSettings, runner: Runner, max_context: int
 ) -> dict[str, Drafter]:
     opened = {}
+    for name in settings.drafter_options:
+        drafters.load(name)  # one that is not listed plays no part, but one that does not exist is a typo
     for name in settings.drafters:
         setup = DrafterSetup(
             vocab_size=runner.info.vocab_size,
