@@ -26,7 +26,7 @@ from decodeloop.types import FloatArray, IntArray
 
 FEATURES = 4  # 1, log c, -log(1 - c), own
 LEAST = 0.01  # confidence is clipped to LEAST .. 1 - LEAST
-START = (0.0, 0.8, 0.8, 0.5, -0.1)  # the features' shared weights, and that of log(1 + position)
+START = (0.0, 1.0, 1.0, 0.5, 0.0)  # the features' shared weights, and that of log(1 + position): at its word
 DAMPING = 0.5
 CLIP = 0.5  # of a weight, in one step
 MOST_LOGIT = 40.0

@@ -78,8 +78,9 @@ class CostSurface:
         self._regions: dict[tuple[int, int], _Region] = {}
         self._step = 0
         self._curve: tuple[int, int, FloatArray] | None = None
+        self._last: dict[tuple[int, int], int] = {}  # (about as many sequences, cell of tokens) -> step last seen
         for sample in samples:
-            self._region(sample.context, sample.sequences).mark(_cell(sample.tokens), 0)
+            self._last[_octave(sample.sequences), _cell(sample.tokens)] = 0
 
     def step_ms(self, tokens: int, context: int, sequences: int) -> float:
         return float(np.interp(tokens, self._knots, self._at_knots(context, sequences)))
@@ -112,7 +113,8 @@ class CostSurface:
         return self._surface.token_context_ms
 
     def staleness(self, tokens: int, context: int, sequences: int) -> float:
-        return self._region(context, sequences).staleness(_cell(tokens), self._step)
+        last = self._last.get((_octave(sequences), _cell(tokens)))
+        return math.inf if last is None else float(self._step - last)
 
     def draft_staleness(self, drafter: str) -> float:
         return self._drafts.staleness(drafter, self._step)
@@ -189,10 +191,11 @@ class CostSurface:
         surprise = math.log(ms / max(fitted, self._floor_ms)) - self._drift - bias
         surprise = min(max(surprise, -SHOCK), SHOCK)
         self._drift += DRIFT_GAIN * surprise
-        region.learn(cell, surprise, self._step)
+        region.learn(cell, surprise)
+        self._last[_octave(sequences), cell] = self._step
 
     def _region(self, context: int, sequences: int) -> _Region:
-        key = round(math.log2(max(sequences, 1))), round(math.log2(1 + max(context, 0) / max(sequences, 1)) / 2)
+        key = _octave(sequences), round(math.log2(1 + max(context, 0) / max(sequences, 1)) / 2)
         if key not in self._regions:
             self._regions[key] = _Region(self._nearness)
         return self._regions[key]
@@ -209,22 +212,18 @@ class _Region:
         self._nearness = nearness
         self._deviation = np.zeros(CELLS)
         self.visits = np.zeros(CELLS)
-        self._last = np.full(CELLS, -np.inf)
         self.biases = np.zeros(len(nearness))
 
-    def mark(self, cell: int, step: int) -> None:
-        self._last[cell] = step
-
-    def learn(self, cell: int, surprise: float, step: int) -> None:
+    def learn(self, cell: int, surprise: float) -> None:
         visits = float(self.visits[cell])
         self._deviation[cell] += max(1.0 / (visits + 10.0), CELL_GAIN) * surprise
         self.visits[cell] = visits + 1.0
-        self.mark(cell, step)
         trust = np.minimum(self.visits, CELL_TRUST)
         self.biases = self._nearness @ (trust * self._deviation) / (self._nearness @ trust + CELL_SHRINKAGE)
 
-    def staleness(self, cell: int, step: int) -> float:
-        return float(step - self._last[cell])
+
+def _octave(sequences: int) -> int:
+    return round(math.log2(max(sequences, 1)))
 
 
 def _cell(tokens: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 
 CLIP = 3.0  # scales: a measurement pulls no harder than this
 FIRST_GAIN, LAST_GAIN = 0.5, 0.15  # share of a residual that one measurement corrects
@@ -22,7 +23,7 @@ class OnlineLinear:
         self.visits = 0
 
     def predict(self, x: Sequence[float]) -> float:
-        return sum(theta * feature for theta, feature in zip(self.theta, x, strict=True))
+        return float(sum(map(mul, self.theta, x)))
 
     def loosen(self) -> None:
         """Things may have changed unseen: let the next measurements count like the first."""
@@ -32,8 +33,8 @@ class OnlineLinear:
     def learn(self, x: Sequence[float], y: float) -> None:
         residual = y - self.predict(x)
         limit = CLIP * self._scale
-        carried = [variance * feature for variance, feature in zip(self._variance, x, strict=True)]
-        total = sum(weight * feature for weight, feature in zip(carried, x, strict=True))
+        carried = list(map(mul, self._variance, x))
+        total = sum(map(mul, carried, x))
         if total > 0.0:
             gain = max(FIRST_GAIN / (1 + self.visits / 4), LAST_GAIN)
             correction = gain * min(max(residual, -limit), limit) / total
