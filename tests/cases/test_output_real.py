@@ -80,16 +80,16 @@ def test_other_verifiers_agree_where_chance_has_no_say(tiny, near, expected, ver
         assert [told(answer) for answer in answers] == [told(plain[i]) for i in certain]
 
 
-@pytest.mark.parametrize("verifier", ["coupled", "rejection", "block"])
-def test_three_near_equal_tokens_all_show(tiny, near, verifier):
-    """300 draws of three tokens; the drafts are sampled from another model, and the q's are that model's."""
+@pytest.mark.parametrize(("verifier", "draws"), [("coupled", 300), ("rejection", 120), ("block", 120)])
+def test_three_near_equal_tokens_all_show(tiny, near, verifier, draws):
+    """The drafts are sampled from another model, and the q's are that model's."""
     three = {"allowed_token_ids": (50, 51, 52), "temperature": 2.0, "max_tokens": 3, "top_k": 3}
     with tiny.engine(verifier=verifier, max_sequences=64, **drafting("other model", near)) as running:
-        answers = running.ask(*(request(n=100, seed=seed, **three) for seed in range(3)))
+        answers = running.ask(*(request(n=draws // 3, seed=seed, **three) for seed in range(3)))
         texts = [tuple(ids[:2]) for answer in answers for ids in answer.token_ids.values()]
-        assert len(texts) == 300
+        assert len(texts) == draws
         for place in range(2):
-            shares = [sum(text[place] == token for text in texts) / 300 for token in (50, 51, 52)]
+            shares = [sum(text[place] == token for text in texts) / draws for token in (50, 51, 52)]
             assert min(shares) > 0.05, shares
         assert len(set(texts)) == 9
         assert 0 < sum(row.accepted for row in running.rows) < sum(row.verify_len for row in running.rows)
@@ -173,7 +173,8 @@ def test_a_long_prompt_and_a_long_answer_in_any_company(tiny):
     others = [request(prompt[:length], temperature=1.0, seed=length) for length in (1, 2, 15, 16, 17, 200, 1000)]
     with tiny.engine(draft_len=6, prefill_chunk=96, drafters=("suffix", "ngram"), **room) as running:
         first, *_ = running.ask(asked, *others)
-        (warm,) = running.ask(asked)
+        warm = running.one(prompt, max_tokens=100, temperature=1.0, ignore_eos=True, seed=9)
         assert warm.usage.cached == 4080
         assert sum(row.verify_len for row in running.rows) > 100
-    assert told(first) == told(warm) == told(alone)
+    assert told(first) == told(alone)
+    assert warm.token_ids[0] == alone.token_ids[0][:100]
