@@ -104,9 +104,23 @@ class Tiny:
             return running.ask(*requests, at_once=1)
 
 
-def told(answer: Answer) -> tuple:
-    """Everything that a reader gets, to the last bit."""
-    return answer.texts, answer.token_ids, answer.logprobs, answer.finish_reasons, answer.usage.completion
+def differences(answers: Sequence[Answer], expected: Sequence[Answer]) -> list[str]:
+    """Where `answers` differ, to the last bit, from what is due. Short: pytest compares long values slowly."""
+    assert len(answers) == len(expected)
+    found = []
+    for place, (mine, theirs) in enumerate(zip(answers, expected, strict=True)):
+        for name in ("token_ids", "texts", "logprobs", "finish_reasons"):
+            if getattr(mine, name) != getattr(theirs, name):
+                found.append(
+                    f"answer {place} ({mine.request.params}): {name} {_short(mine, name)} != {_short(theirs, name)}"
+                )
+        if mine.usage.completion != theirs.usage.completion:
+            found.append(f"answer {place}: {mine.usage} != {theirs.usage}")
+    return found[:3]
+
+
+def _short(answer: Answer, name: str) -> str:
+    return repr(getattr(answer, name))[:200]
 
 
 def drafting(kind: str, other_model: str = "") -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from decodeloop.speculation.drafters.scripted import OracleDrafter, ScriptedDrafter, WrongDrafter
 from decodeloop.types import FinishReason
-from real import TEXT, drafting, request, texts_of, told
+from real import TEXT, differences, drafting, request, texts_of
 
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 1.0, "frequency_penalty": 0.8}
 PAID = ("first layer", "other model")
@@ -47,7 +47,7 @@ def test_drafts_change_nothing(tiny, near, expected, kind, depth):
     asked, plain = expected
     with tiny.engine(draft_len=depth, **drafting(kind, near)) as running:
         answers = running.ask(*asked)
-        assert list(map(told, answers)) == list(map(told, plain))
+        assert differences(answers, plain) == []
         accepted = sum(row.accepted for row in running.rows)
         assert accepted > 10, "nothing was accepted, so nothing was tested"
         assert any(row.accepted < row.verify_len for row in running.rows)
@@ -65,7 +65,7 @@ def test_drafts_right_and_wrong_everywhere_change_nothing(tiny, expected, kind, 
     }[kind]
     with tiny.engine(draft_len=depth, drafters=(), extra_drafters={kind: drafter}) as running:
         answers = running.ask(*asked, at_once=1 if kind == "oracle" else 64)
-        assert list(map(told, answers)) == list(map(told, plain))
+        assert differences(answers, plain) == []
         rate = sum(row.accepted for row in running.rows) / sum(row.verify_len for row in running.rows)
         assert (rate == 0.0) if kind == "wrong" else (rate > 0.9) if kind == "oracle" else (rate < 0.5)
 
@@ -77,7 +77,7 @@ def test_other_verifiers_agree_where_chance_has_no_say(tiny, near, expected, ver
     certain = [i for i, each in enumerate(asked) if each.params.temperature == 0.0]
     with tiny.engine(verifier=verifier, **drafting(kind, near)) as running:
         answers = running.ask(*(asked[i] for i in certain))
-        assert [told(answer) for answer in answers] == [told(plain[i]) for i in certain]
+        assert differences(answers, [plain[i] for i in certain]) == []
 
 
 @pytest.mark.parametrize(("verifier", "draws"), [("coupled", 300), ("rejection", 120), ("block", 120)])
@@ -101,7 +101,7 @@ def test_a_seed_belongs_to_its_request(tiny, near):
     others = [request(TEXT[: 5 + 3 * i], temperature=1.0, seed=i) for i in range(4)]
     with tiny.engine(**drafting("other model", near)) as running:
         twice = running.ask(mine, *others, mine)
-    assert told(twice[0]) == told(twice[-1]) == told(alone)
+    assert differences([twice[0], twice[-1]], [alone, alone]) == []
     same_seed = tiny.plain(request(temperature=1.0, seed=77, n=3), request(TEXT + ".", temperature=1.0, seed=77))
     texts = [tuple(ids) for answer in same_seed for ids in answer.token_ids.values()]
     assert tuple(alone.token_ids[0]) == texts[0]
@@ -124,7 +124,7 @@ def test_the_next_turn_continues_from_what_was_said(tiny, kind):
         turn = tuple(tiny.checkpoint.tokenizer.encode(TEXT)) + tuple(said) + (80, 81, 82)
         warm = running.one(turn)
         assert warm.usage.cached > 0
-    assert told(warm) == told(tiny.plain(request(turn))[0])
+    assert differences([warm], tiny.plain(request(turn))) == []
 
 
 def test_usage_is_what_was_delivered(tiny):
@@ -157,8 +157,8 @@ def test_other_families_too(models, family):
     plain = model.plain(*asked)
     for kind in ("ngram", "first layer"):
         with model.engine(draft_len=6, **drafting(kind)) as running:
-            assert list(map(told, running.ask(*asked))) == list(map(told, plain))
-            assert list(map(told, running.ask(*asked))) == list(map(told, plain)), "warm"
+            assert differences(running.ask(*asked), plain) == []
+            assert differences(running.ask(*asked), plain) == []
             assert sum(row.accepted for row in running.rows) > 0
 
 
@@ -176,5 +176,5 @@ def test_a_long_prompt_and_a_long_answer_in_any_company(tiny):
         warm = running.one(prompt, max_tokens=100, temperature=1.0, ignore_eos=True, seed=9)
         assert warm.usage.cached == 4080
         assert sum(row.verify_len for row in running.rows) > 100
-    assert told(first) == told(alone)
+    assert differences([first], [alone]) == []
     assert warm.token_ids[0] == alone.token_ids[0][:100]

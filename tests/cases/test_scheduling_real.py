@@ -17,7 +17,7 @@ from decodeloop.engine.settings import EngineSettings
 from decodeloop.policy.fixed import FixedPolicy
 from decodeloop.speculation.drafters.scripted import WrongDrafter
 from decodeloop.types import FinishReason, Reason, RequestRefused
-from real import TEXT, Tiny, drafting, request, told
+from real import TEXT, Tiny, differences, drafting, request
 from tiny import tiny_hf
 
 KINDS = ["ngram", "suffix", "first layer"]
@@ -32,7 +32,7 @@ def test_preempted_requests_say_the_same(tiny, kind):
         answers = running.ask(*asked)
         assert running.engine.engine.scheduler.preemptions > 0
         assert sum(row.verify_len for row in running.rows) > 0
-    assert list(map(told, answers)) == list(map(told, tiny.plain(*asked)))
+    assert differences(answers, tiny.plain(*asked)) == []
 
 
 class Reader:
@@ -119,7 +119,7 @@ def test_near_the_context_limit_a_request_goes_on_without_drafting(tiny, kind, l
     assert f"at most {limit - 1}" in too_long[0].message
     assert [len(answer.token_ids[0]) for answer in answers[1:]] == [1, 8]
     assert {answer.finish_reasons[0] for answer in answers[1:]} == {FinishReason.LENGTH}
-    assert told(answers[0]) == told(tiny.plain(live)[0])
+    assert differences(answers[:1], tiny.plain(live)) == []
     assert (
         answers[2].token_ids[0]
         == tiny.plain(replace(nearly, params=replace(nearly.params, max_tokens=8)))[0].token_ids[0]
@@ -148,7 +148,7 @@ def test_near_the_draft_models_own_limit_too(tiny, models):
         assert set(reasons[:-5]) == {(0, Reason.NO_PROPOSAL)}
         assert all(row.draft_len == 4 for row in within[:-8])
         assert not running.engine.engine.proposers.failed
-    assert list(map(told, answers)) == list(map(told, tiny.plain(*asked)))
+    assert differences(answers, tiny.plain(*asked)) == []
 
 
 def acceptance(rows):
@@ -164,7 +164,7 @@ def test_acceptance_after_a_prefix_hit_is_that_of_a_cold_start(tiny, kind):
         warm = running.one(LONG, max_tokens=30)
         assert warm.usage.cached == 64
         assert acceptance(running.rows[count:]) == acceptance(running.rows[:count])
-        assert told(warm)[:2] == told(cold)[:2]
+        assert differences([warm], [cold]) == []
 
 
 class Pausing(FixedPolicy):
@@ -220,7 +220,7 @@ def test_organizations_learn_nothing_of_each_other(tiny):
         assert running.one(LONG, organization="a").usage.cached == 0
         assert running.one(LONG, organization="b").usage.cached == 0
         assert running.one(LONG, organization="b").usage.cached > 0
-    assert told(cold) == told(own) == told(other)
+    assert differences([own, other], [cold, cold]) == []
     assert sum(accepted for _, accepted in warm) > sum(accepted for _, accepted in first) + 10
 
 
@@ -288,11 +288,11 @@ def test_nan_ends_its_request_and_spoils_no_memory(poisoned, kind):
         fixed_shape=poisoned.runner.info.batch_invariant,
         **drafting(kind),
     ) as running:
-        before = list(map(told, running.ask(*well)))
+        before = running.ask(*well)
         for _ in range(3):
             with pytest.raises(RequestRefused, match="nan") as failed:
                 running.ask(sick)
             assert failed.value.status == 500
             again = running.ask(*well)
-            assert [answer.texts for answer in again] == [texts for texts, *_ in before]
+            assert [answer.texts for answer in again] == [answer.texts for answer in before]
         assert not running.engine.engine.proposers.failed
