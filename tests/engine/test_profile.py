@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from decodeloop.engine.hardware import read_hardware, read_quota
+from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.profile import fingerprint, grid, measure
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.speculation.forward import Forward, RunnerInfo
@@ -76,13 +76,3 @@ def test_the_fingerprint_names_what_matters():
         fingerprint(hardware, INFO, EngineSettings(threads=1), "abc", "1"),
     }
     assert len(names) == 4
-
-
-@pytest.mark.parametrize(("text", "cores"), [("50000 100000", 0.5), ("max 100000", None), ("nonsense", None)])
-def test_cpu_quota(tmp_path, text, cores):
-    (tmp_path / "cpu.max").write_text(text)
-    assert read_quota(tmp_path / "cpu.max") == cores
-
-
-def test_no_quota_file_is_no_quota(tmp_path):
-    assert read_quota(tmp_path / "nothing") is None

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import psutil
 
+from decodeloop.engine.cgroups import read_quota
+
 ISA_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "asimd", "bf16", "i8mm", "sve")
 CPUINFO = Path("/proc/cpuinfo")
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def read_hardware() -> Hardware:
         architecture=platform.machine(),
         isa=tuple(flag for flag in ISA_FLAGS if flag in flags),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        quota_cores=read_quota(CGROUP_QUOTA),
+        quota_cores=read_quota(),
         memory_bytes=memory.total,
         available_bytes=memory.available,
     )
@@ -64,12 +65,3 @@ def _cpuinfo() -> dict[str, str]:
     for name, value in pairs:
         fields.setdefault(name.strip(), value.strip())
     return fields
-
-
-def read_quota(path: Path) -> float | None:
-    """Cores that a cgroup's `cpu.max` ("quota period" in microseconds, or "max period") allows."""
-    try:
-        quota, period = path.read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
