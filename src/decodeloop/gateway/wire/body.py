@@ -11,7 +11,7 @@ import msgspec
 
 from decodeloop.types import RequestRefused
 
-__all__ = ["IGNORED", "NEUTRAL", "checked", "read_body", "shown"]
+__all__ = ["IGNORED", "NEUTRAL", "checked", "read_body", "read_object", "shown"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -66,17 +66,23 @@ def read_body(raw: bytes, schema: type[T], *, max_depth: int) -> T:
     Raises:
         RequestRefused: 400 naming the field and what it should be.
     """
+    given = read_object(raw, max_depth=max_depth)
+    known = frozenset(schema.__struct_encode_fields__)
+    for name in given.keys() - known - IGNORED:
+        _check_neutral(name, given[name], known)
+    result: T = checked({name: value for name, value in given.items() if name in known}, schema)
+    return result
+
+
+def read_object(raw: bytes, *, max_depth: int) -> dict[str, Any]:
+    """The fields of a JSON object that are not null. Raises RequestRefused."""
     body = _decode(raw)
     if not isinstance(body, dict):
         raise RequestRefused("the request body must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None}
     if _depth_exceeds({name: value for name, value in given.items() if name != "prompt"}, max_depth):
         raise RequestRefused(f"the request body is nested deeper than {max_depth} levels")
-    known = frozenset(schema.__struct_encode_fields__)
-    for name in given.keys() - known - IGNORED:
-        _check_neutral(name, given[name], known)
-    result: T = checked({name: value for name, value in given.items() if name in known}, schema)
-    return result
+    return given
 
 
 def checked(value: Any, wanted: Any, at: str = "") -> Any:

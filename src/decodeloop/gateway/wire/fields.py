@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 __all__ = [
     "ChatBody",
     "CompletionBody",
+    "Count",
     "GenerationBody",
     "JsonSchema",
     "ResponseFormat",

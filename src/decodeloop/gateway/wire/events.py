@@ -1,0 +1,176 @@
+"""Server-sent events as other engines write them: cut from a byte stream, and read for what the gateway must know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from decodeloop.types import Usage
+
+__all__ = ["AnswerReader", "EventCutter", "EventTooLarge", "Told", "event_data"]
+
+MAX_EVENT_BYTES = 8 * 2**20
+
+_END = re.compile(rb"\r?\n\r?\n|\r\r")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+class EventTooLarge(Exception):
+    """An event without an end: no engine writes one, and nobody should hold it."""
+
+
+class EventCutter:
+    """Gives events back whole, byte for byte, however the network cut them."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that `data` completes, each with the blank line that ends it."""
+        searched = max(0, len(self._rest) - 3)
+        held = self._rest + data
+        events, begin = [], 0
+        for end in _END.finditer(held, searched):
+            events.append(held[begin : end.end()])
+            begin = end.end()
+        self._rest = held[begin:]
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EventTooLarge
+        return events
+
+    @property
+    def rest(self) -> bytes:
+        """What has come of an event that hasn't ended."""
+        return self._rest
+
+
+def event_data(event: bytes) -> bytes | None:
+    """The data of one event; None for a comment."""
+    lines = [line for line in _LINE_END.split(event) if line.startswith(b"data")]
+    if not lines:
+        return None
+    return b"\n".join(line.partition(b":")[2].removeprefix(b" ") for line in lines)
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+
+
+class _Counts(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Speculation(Struct):
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+
+
+class _Metrics(Struct):
+    speculative_decoding: _Speculation | None = None
+
+
+class _Timings(Struct):
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+
+
+class _Piece(Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+
+
+class _Choice(Struct):
+    text: Any = None
+    delta: _Piece | None = None
+    message: _Piece | None = None
+    finish_reason: str | None = None
+    index: int = 0
+
+
+class _Answer(Struct):
+    choices: list[_Choice] = []
+    usage: _Counts | None = None
+    metrics: _Metrics | None = None
+    timings: _Timings | None = None
+    error: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one event, or a whole body, says.
+
+    usage_only: it has no choice, only the usage. finished: (choice, reason) pairs.
+    """
+
+    content: bool = False
+    usage_only: bool = False
+    finished: tuple[tuple[int, str], ...] = ()
+    error: Mapping[str, Any] | None = None
+
+
+NOTHING = Told()
+
+
+class AnswerReader:
+    """Reads the events of one answer. `usage`: the last complete one that was told; None until then.
+
+    A usage object that lacks a count is of no use to anyone and is ignored; one that comes twice counts once.
+    """
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self._drafted = self._accepted = 0
+        self._decoder = msgspec.json.Decoder(_Answer)
+
+    def read(self, data: bytes) -> Told:
+        """What cannot be read says nothing: it is passed on as it is."""
+        try:
+            answer = self._decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return NOTHING
+        if answer.error is not None:
+            return Told(error=answer.error if isinstance(answer.error, dict) else {"message": str(answer.error)})
+        self._count(answer)
+        choices = answer.choices
+        return Told(
+            content=any(_speaks(choice) for choice in choices),
+            usage_only=not choices and answer.usage is not None,
+            finished=tuple((choice.index, choice.finish_reason) for choice in choices if choice.finish_reason),
+        )
+
+    def _count(self, answer: _Answer) -> None:
+        if answer.metrics is not None and answer.metrics.speculative_decoding is not None:
+            told = answer.metrics.speculative_decoding
+            self._drafted, self._accepted = told.num_draft_tokens, told.num_accepted_draft_tokens
+        elif answer.timings is not None:
+            self._drafted, self._accepted = answer.timings.draft_n, answer.timings.draft_n_accepted
+        counts = answer.usage
+        if counts is not None and counts.prompt_tokens is not None and counts.completion_tokens is not None:
+            details = counts.prompt_tokens_details
+            cached = (details.cached_tokens or 0) if details is not None else 0
+            self.usage = Usage(counts.prompt_tokens, cached, counts.completion_tokens)
+        if self.usage is not None:
+            self.usage = Usage(
+                self.usage.prompt,
+                self.usage.cached,
+                self.usage.completion,
+                drafted=self._drafted,
+                verified=self._drafted,  # engines draft what they verify
+                accepted=self._accepted,
+            )
+
+
+def _speaks(choice: _Choice) -> bool:
+    if choice.text:
+        return True
+    piece = choice.delta or choice.message
+    return piece is not None and bool(piece.content or piece.reasoning_content or piece.reasoning or piece.tool_calls)
