@@ -1,14 +1,11 @@
 """Whose time a step was: the parts sum to the step, and go where the definitions say."""
 
-import json
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodeloop.evaluation.attribution import StepShape, attribute, fit_shape, read_steps, split
+from decodeloop.evaluation.attribution import StepShape, attribute, fit_shape, split
 from decodeloop.types import Load, Reason, RequestClass, StepRecord, StepRow
 
 
@@ -108,15 +105,3 @@ def test_the_shape_is_found_despite_noisy_neighbours():
 def test_time_that_the_cache_saves_is_never_negative():
     records = [step([row(context_tokens=c)], verify_ms=20.0 - c / 100) for c in range(0, 1000, 100)]
     assert fit_shape(records).context_ms == 0.0
-
-
-def test_records_come_back_as_they_were_written():
-    records = [step([row(scores=(0.5, 0.25), entropy=(1.0,), shadow_match={"ngram": 2}, token_ids=(1, 2))])]
-    lines = [json.dumps({"schema": "decodeloop.steps/1", "provenance": {}}), "", json.dumps(asdict(records[0]))]
-    assert list(read_steps(lines)) == records
-
-
-@pytest.mark.parametrize("line", ["{", "[]", "1", '{"schema": "decodeloop.steps/9"}', '{"rows": []}', '{"rows": [{}]}'])
-def test_a_line_that_is_no_record_is_named(line):
-    with pytest.raises(ValueError, match="line 2"):
-        list(read_steps(["", line]))

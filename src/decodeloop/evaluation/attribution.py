@@ -6,17 +6,14 @@ read; sampling by judged positions; overhead evenly. The parts sum to the step.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from decodeloop.types import Load, Reason, RequestClass, StepRecord, StepRow
-
-STEPS_SCHEMA = "decodeloop.steps/1"
+from decodeloop.types import RequestClass, StepRecord, StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,48 +155,6 @@ def tokens_of(record: StepRecord) -> int:
 
 def context_of(record: StepRecord) -> int:
     return sum(row.context_tokens for row in record.rows)
-
-
-def read_steps(lines: Iterable[str]) -> Iterator[StepRecord]:
-    """The records of a steps.jsonl, header lines checked (rotated files joined have several).
-
-    Raises ValueError with the line's number, for another schema and for what is no record.
-    """
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            data = json.loads(line)
-            if "schema" in data:
-                if data["schema"] != STEPS_SCHEMA:
-                    raise ValueError(f"schema {data['schema']!r}, not {STEPS_SCHEMA}")
-                continue
-            yield _record(data)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"steps, line {number}: {error}") from error
-
-
-def _record(data: Mapping[str, Any]) -> StepRecord:
-    rows = tuple(
-        StepRow(
-            **{
-                **_known(StepRow, row),
-                "request_class": RequestClass(row["request_class"]),
-                "reason": Reason(row["reason"]),
-                "scores": tuple(row.get("scores", ())),
-                "entropy": tuple(row.get("entropy", ())),
-                "token_ids": None if row.get("token_ids") is None else tuple(row["token_ids"]),
-            }
-        )
-        for row in data["rows"]
-    )
-    return StepRecord(**{**_known(StepRecord, data), "load": Load(**_known(Load, data["load"])), "rows": rows})
-
-
-def _known(wanted: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that a later version added are left out."""
-    names = {each.name for each in fields(wanted)}
-    return {name: value for name, value in data.items() if name in names}
 
 
 def _tokens(row: StepRow) -> int:
