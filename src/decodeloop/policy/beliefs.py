@@ -15,7 +15,7 @@ from decodeloop.policy.slots import Leaves
 from decodeloop.policy.tracks import Affinity, Track, Tracks
 from decodeloop.types import DecodeRequest, FloatArray, IntArray, StepRecord, StepRow
 
-FLUSH = 128  # drafts that are learned from together, once there is a record
+FLUSH = 256  # drafts that are learned from together, once there is a record
 FIRST_FLUSH = 4
 SAMPLED_ROWS = 8  # of a step: enough to learn from, however many requests run
 CLASS_KEPT = 1.0 - 1.0 / 256.0  # of the class's rewards, a draft

@@ -11,9 +11,10 @@ from decodeloop.policy.guard import Guard, Stand
 from decodeloop.policy.hedge import Draw
 from decodeloop.policy.overrides import Choice, choose, override
 from decodeloop.policy.sizing import Step
-from decodeloop.policy.tracks import Affinity
+from decodeloop.policy.tracks import Affinity, Track
 from decodeloop.types import DecodeRequest, Reason, SpeculationMode
 
+STAYS = 4  # steps that a drafter stays with a request
 GROWTH_STEPS = 1024  # calls for which one answer is good enough
 
 
@@ -26,13 +27,18 @@ class Choosing:
         self._growth, self._growth_age = 0.0, GROWTH_STEPS
 
     def choices(self, step: Step) -> list[Choice]:
-        rewards = self._rewards(step)
-        return [self._choice(request, own) for request, own in zip(step.requests, rewards, strict=True)]
+        """A drafter stays with a request for a few steps, unless it has said what it would propose now."""
+        due = [i for i, (request, track) in enumerate(step.pairs) if track.stays <= 0 or request.proposals]
+        rewards = self._rewards(step, due)
+        return [
+            self._choice(request, track, rewards.get(i))
+            for i, (request, track) in enumerate(zip(step.requests, step.tracks, strict=True))
+        ]
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
-        rewards = self._rewards(step)
-        return [self._without_paid(step, i, choice, rewards[i]) for i, choice in enumerate(choices)]
+        rewards = self._rewards(step, [i for i, choice in enumerate(choices) if self._is_paid(choice)])
+        return [self._without_paid(step, i, choice, rewards.get(i)) for i, choice in enumerate(choices)]
 
     def modest(self, request: DecodeRequest, draft_len: int) -> Choice:
         """A fixed length, as far as the caller wants it."""
@@ -58,7 +64,10 @@ class Choosing:
             self._growth, self._growth_age = verifying / plain - 1.0, 0
         return self._growth
 
-    def _choice(self, request: DecodeRequest, rewards: Mapping[str, float]) -> Choice:
+    def _is_paid(self, choice: Choice) -> bool:
+        return choice.draft_len > 0 and choice.drafter not in self._beliefs.free and choice.reason is not Reason.FORCED
+
+    def _choice(self, request: DecodeRequest, track: Track, rewards: Mapping[str, float] | None) -> Choice:
         fixed = override(request, self._settings)
         if fixed is not None:
             return fixed
@@ -69,14 +78,17 @@ class Choosing:
             return choice
         if self._guard.stand((request.tenant, request.request_class)) is Stand.OFF:
             return Choice(0, None, Reason.OFF_COST)
-        if rewards:
-            choice = Choice(choice.draft_len, self._draw.pick(list(rewards), list(rewards.values())), choice.reason)
+        if rewards is not None:
+            track.drafter, track.stays = self._draw.pick(list(rewards), list(rewards.values())), STAYS
+        track.stays -= 1
+        if track.drafter in self._candidates(request):
+            choice = Choice(choice.draft_len, track.drafter, choice.reason)
         return choice
 
-    def _without_paid(self, step: Step, i: int, choice: Choice, rewards: Mapping[str, float]) -> Choice:
-        if not choice.draft_len or choice.drafter in self._beliefs.free or choice.reason is Reason.FORCED:
+    def _without_paid(self, step: Step, i: int, choice: Choice, rewards: Mapping[str, float] | None) -> Choice:
+        if not self._is_paid(choice):
             return choice
-        free = {name: reward for name, reward in rewards.items() if name in self._beliefs.free}
+        free = {name: reward for name, reward in (rewards or {}).items() if name in self._beliefs.free}
         if free:
             return replace(choice, drafter=max(free, key=lambda name: free[name]))
         survival = self._beliefs.foreseen([step.pairs[i]], [choice.drafter])
@@ -89,18 +101,19 @@ class Choosing:
             return (asked,)
         return (self._settings.drafter,) if self._settings.drafter in request.drafters else request.drafters
 
-    def _rewards(self, step: Step) -> list[dict[str, float]]:
-        """Per request and drafter, where there is a choice: accepted tokens a step, less what drafting costs.
+    def _rewards(self, step: Step, rows: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Of `rows` that have a choice, per drafter: accepted tokens a step, less what drafting costs.
 
         A drafter that has proposed already is judged by its proposal, the others by their record.
         """
-        rewards: list[dict[str, float]] = [{} for _ in step.requests]
+        rewards: dict[int, dict[str, float]] = {}
         spoken: list[tuple[int, str]] = []
-        for i, (request, track) in enumerate(step.pairs):
+        for i in rows:
+            request, track = step.requests[i], step.tracks[i]
             candidates = self._candidates(request)
             if len(candidates) > 1:
-                for name in candidates:
-                    rewards[i][name] = self._reward(step, name, self._beliefs.affinity(track, request, name))
+                affinities = [(name, self._beliefs.affinity(track, request, name)) for name in candidates]
+                rewards[i] = {name: self._reward(step, name, affinity) for name, affinity in affinities}
                 spoken += [(i, name) for name in candidates if name in request.proposals]
         if spoken:
             foreseen = self._beliefs.foreseen([step.pairs[i] for i, _ in spoken], [name for _, name in spoken])

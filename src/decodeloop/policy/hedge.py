@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-TEMPERATURE = 0.25  # tokens a step: a lead of this much is worth a factor e
+TEMPERATURE = 0.1  # tokens a step: a lead of this much is worth a factor e
 GOLDEN = 0.6180339887498949
 
 
