@@ -1,21 +1,132 @@
-"""How many requests may be in flight."""
+"""Whether a request may run, and what it may cost: the contract between the routes and governance.
+
+A route asks in this order: `admitted` (is there room), `reserve` (may it, and can it be paid), `Ticket.count` and
+`Ticket.keep` for every chunk, `Ticket.settle` once, whatever happens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 from decodeloop.gateway.errors import shutting_down
-from decodeloop.types import RequestRefused
+from decodeloop.gateway.wire.parse import Call
+from decodeloop.governance.capability import Denial, Place
+from decodeloop.governance.ledger import Outcome
+from decodeloop.types import Chunk, Request, RequestRefused
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Clerk", "Exhausted", "OpenClerk", "Terms", "Ticket"]
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a request says about itself beside its body. pool: the one that it names; task: its session."""
+
+    pool: str | None = None
+    task: str = ""
+    trace: str = ""
+    idempotency_key: str = ""
+    body_digest: bytes = b""  # of the body, where there is an idempotency key
+
+
+class Exhausted(Exception):
+    """What was reserved is used up and there is no more: the answer ends here, for length."""
+
+
+class Ticket(Protocol):
+    """One admitted HTTP request, from reservation to settlement."""
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """The call's requests as they may run: what they asked of speculation, cut to what is granted."""
+        ...
+
+    @property
+    def denials(self) -> Sequence[Denial]:
+        """What they asked and run without."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """For the answer: what is left of the limits."""
+        ...
+
+    async def move(self, place: Place) -> None:
+        """It runs elsewhere, before any chunk came. Raises RequestRefused where it may not."""
+        ...
+
+    def count(self, chunk: Chunk) -> None:
+        """What a chunk used, before it is delivered. `chunk.usage` is final where `chunk.report` is set."""
+        ...
+
+    async def keep(self) -> None:
+        """Reserve more, where what was counted needs it. Raises Exhausted."""
+        ...
+
+    def settle(self, outcome: Outcome) -> None:
+        """Charge what was counted and release the rest. Never waits, never raises; only the first call counts."""
+        ...
+
+
+class Clerk(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        """Write everything that is open."""
+        ...
+
+    async def reserve(self, call: Call, place: Place, terms: Terms) -> Ticket:
+        """What makes `call` admissible at `place`, durable before this returns.
+
+        Raises:
+            RequestRefused: 403 not granted, 409 an idempotency key in use, 429 out of budget or over a rate,
+                503 where nothing can be recorded.
+        """
+        ...
+
+
+class OpenClerk:
+    """Nothing is limited, nothing is recorded."""
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def reserve(self, call: Call, place: Place, terms: Terms) -> Ticket:
+        return _OpenTicket(call.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenTicket:
+    requests: Sequence[Request]
+    denials: Sequence[Denial] = ()
+    headers: Headers = ()
+
+    async def move(self, place: Place) -> None:
+        pass
+
+    def count(self, chunk: Chunk) -> None:
+        pass
+
+    async def keep(self) -> None:
+        pass
+
+    def settle(self, outcome: Outcome) -> None:
+        pass
 
 
 class Admission:
     """Counts requests from admission to the end of their answers; refuses beyond `most`, and all when draining."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clerk: Clerk | None = None) -> None:
         self._most = most
+        self.clerk: Clerk = clerk or OpenClerk()
         self.in_flight = 0
         self.draining = False
 
@@ -33,3 +144,6 @@ class Admission:
             yield
         finally:
             self.in_flight -= 1
+
+    async def reserve(self, call: Call, place: Place, terms: Terms) -> Ticket:
+        return await self.clerk.reserve(call, place, terms)

@@ -23,11 +23,12 @@ class Choice:
 def override(request: DecodeRequest, settings: PolicySettings) -> Choice | None:
     """What the caller's mode decides over any policy's head; None: the policy is free to choose.
 
-    off: nothing, ever. force: the length asked for (the policy's maximum when none was), as far as the caps allow.
+    off: nothing, ever (denied, where the caller may not speculate). force: the length asked for (the policy's maximum
+    when none was), as far as the caps allow.
     """
     asked = request.speculation
     if asked.mode is SpeculationMode.OFF:
-        return Choice(0, None, Reason.OFF_USER)
+        return Choice(0, None, Reason.DENIED if asked.denied else Reason.OFF_USER)
     if asked.mode is SpeculationMode.FORCE:
         wanted = settings.max_draft_len if asked.draft_len is None else asked.draft_len
         forced = choose(wanted, Reason.FORCED, request, settings)

@@ -65,6 +65,7 @@ def _mixed() -> list[DecodeRequest]:
         _request("short-of-memory", room=0, cap=Reason.CAPPED_KV),
         _request("off", speculation=_asking("off")),
         _request("off-with-wishes", speculation=_asking("off", 5, "ngram")),
+        _request("denied", speculation=Speculation(SpeculationMode.OFF, denied=True)),
         _request("forced", speculation=_asking("force", 5)),
         _request("forced-at-0", speculation=_asking("force", 0)),
         _request("forced-into-the-cap", speculation=_asking("force", 9), room=3, cap=Reason.CAPPED_KV),
@@ -104,7 +105,8 @@ def _check_plan(plan: Plan, requests: Sequence[DecodeRequest]) -> None:
         assert drafter is None or drafter in request.drafters, f"{name}: {drafter} cannot serve it"
         assert drafter is None or asked.drafter in (None, drafter), f"{name}: asked for {asked.drafter}, got {drafter}"
         if asked.mode is SpeculationMode.OFF:
-            assert (draft_len, reason) == (0, Reason.OFF_USER), f"{name}: {draft_len}, {reason} though it is off"
+            off = Reason.DENIED if asked.denied else Reason.OFF_USER
+            assert (draft_len, reason) == (0, off), f"{name}: {draft_len}, {reason} though it is {off}"
         if asked.mode is SpeculationMode.AUTO and asked.draft_len is not None:
             assert draft_len <= asked.draft_len, f"{name}: {draft_len}, more than the {asked.draft_len} asked for"
 

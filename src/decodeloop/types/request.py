@@ -60,6 +60,7 @@ class Speculation:
     mode: SpeculationMode = SpeculationMode.AUTO
     draft_len: int | None = None  # force without draft_len: the policy's maximum
     drafter: str | None = None
+    denied: bool = False  # off because the caller may not speculate, not because it asked so
 
 
 @dataclass(frozen=True, slots=True)
