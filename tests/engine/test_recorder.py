@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decodeloop.engine.recorder import SCHEMA, StepRecorder
+from decodeloop.engine.recorder import StepRecorder
+from decodeloop.types import STEPS_SCHEMA as SCHEMA
 from decodeloop.types import Provenance
 from rig import Rig
 

@@ -14,11 +14,9 @@ from typing import IO
 
 import orjson
 
-from decodeloop.types import Provenance, StepRecord
+from decodeloop.types import STEPS_SCHEMA, Provenance, StepRecord
 
 log = logging.getLogger(__name__)
-
-SCHEMA = "decodeloop.steps/1"
 
 
 class StepRecorder:
@@ -38,7 +36,7 @@ class StepRecorder:
         max_queued: int = 10_000,
     ) -> None:
         self._path, self._max_bytes, self._files = path, max_bytes, files
-        self._header = orjson.dumps({"schema": SCHEMA, "provenance": asdict(provenance)}) + b"\n"
+        self._header = orjson.dumps({"schema": STEPS_SCHEMA, "provenance": asdict(provenance)}) + b"\n"
         self._queue: queue.Queue[StepRecord | None] = queue.Queue(max_queued)
         self._file: IO[bytes] | None = None
         self._written = 0

@@ -1,22 +1,24 @@
 """What another policy would have done with the steps that were recorded.
 
-Each step is taken by itself: the same requests, the same drafts, the policy's own lengths. What was judged then is
-known now; where the policy would have verified further than anything was judged, the class's record so far fills in,
-and that share is reported. Times come from a cost model, for the recorded lengths as for the replayed ones, so that
-both err alike. Requests do not finish earlier: this is no simulation of a queue.
+Each step is taken by itself: the same requests, the same drafts, the policy's own lengths, decided from what came
+before. What was judged then is known now; where the policy would have verified further than anything was judged, the
+class's record so far fills in. A row that had no draft decodes plainly. How much of the answer rests on either is part
+of it. Times come from a cost model, for the recorded lengths as for the replayed ones, so that both err alike; how far
+the model is from the measured times is part of the answer too. Requests do not finish earlier: this is no simulation
+of a queue.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from decodeloop.policy import Policy
 from decodeloop.policy.acceptance import AcceptanceModel, Runs
 from decodeloop.policy.cost_fit import CostSample
+from decodeloop.policy.replayed import Replay, Replayed, StepTold
 from decodeloop.policy.slots import Leaves
 from decodeloop.types import (
     CostModel,
@@ -26,96 +28,101 @@ from decodeloop.types import (
     Plan,
     Reason,
     Scores,
+    Slo,
+    Speculation,
+    SpeculationMode,
     StepRecord,
     StepRow,
 )
 
 
-@dataclass(slots=True)
-class Replayed:
-    """tokens, ms: of all replayed steps under one policy. guessed: accepted tokens that nobody had judged."""
-
-    steps: int = 0
-    tokens: float = 0.0
-    ms: float = 0.0
-    verified: int = 0
-    guessed: float = 0.0
-    reasons: Counter[Reason] = field(default_factory=Counter)
-
-    @property
-    def rate(self) -> float:
-        """Tokens a ms."""
-        return self.tokens / self.ms if self.ms else 0.0
-
-    @property
-    def guessed_share(self) -> float:
-        return self.guessed / self.tokens if self.tokens else 0.0
-
-
 @dataclass(frozen=True, slots=True)
-class Replay:
-    recorded: Replayed
-    replayed: Replayed
+class Situation:
+    """What the record doesn't tell of the engine and its requests.
 
-    @property
-    def speedup(self) -> float:
-        """Of the replayed policy against the recorded one, by the cost model."""
-        return self.replayed.rate / self.recorded.rate if self.recorded.rate else 0.0
+    max_draft_len: of the engine that recorded. tpot_ms: the objective of every request.
+    """
+
+    max_draft_len: int
+    tpot_ms: float | None = None
 
 
 def cost_samples(records: Iterable[StepRecord], most: int = 512) -> list[CostSample]:
-    """Up to `most` of the records' steps as measured points, evenly spread over them."""
+    """Up to `most` of the records' steps as measured points, evenly spread over them: all of a step but drafting."""
     samples = [
-        CostSample(_tokens(record), max(record.load.context_tokens, 0), len(record.rows), record.verify_ms)
+        CostSample(_tokens(record), max(record.load.context_tokens, 0), len(record.rows), ms)
         for record in records
-        if record.rows and 0.0 < record.verify_ms < float("inf")
+        for ms in [record.step_ms - record.draft_ms]
+        if record.rows and 0.0 < ms < float("inf")
     ]
     step = max(len(samples) / most, 1.0)
     return [samples[int(i * step)] for i in range(min(most, len(samples)))]
 
 
-def replay(policy: Policy, records: Iterable[StepRecord], cost: CostModel, max_draft_len: int) -> Replay:
-    """Run `policy` over recorded steps. max_draft_len: of the engine that recorded them.
+def replay(policy: Policy, records: Iterable[StepRecord], cost: CostModel, situation: Situation) -> Replay:
+    """Run `policy` over recorded steps.
 
     A row's drafter is offered with the draft that it made then; a row that had no draft decodes plainly.
     """
     leaves = Leaves()
-    acceptance = AcceptanceModel(max_draft_len, leaves)
-    recorded, replayed = Replayed(), Replayed()
-    for record in records:
-        rows = [row for row in record.rows if not row.prefill_tokens and row.emitted + row.discarded]
-        if not rows:
-            continue
-        requests = [_request(row, max_draft_len) for row in rows]
+    acceptance = AcceptanceModel(situation.max_draft_len, leaves)
+    found = Replay(Replayed(), Replayed(), Replayed())
+    for record, rows in _decoding(records):
+        requests = [_request(row, situation) for row in rows]
         prompt = sum(row.prefill_tokens for row in record.rows)
         load = replace(record.load, prefill_tokens=prompt)
         plan = policy.plan(load, requests)
-        scores = _scores(plan, rows)
-        decision = policy.allocate(plan, scores)
-        paid_ms = record.draft_ms if any(_paid(row, row.draft_len) for row in rows) else 0.0
-        kept_ms = paid_ms if any(_paid(row, n) for row, n in zip(rows, plan.draft_lens, strict=True)) else 0.0
+        decision = policy.allocate(plan, _scores(plan, rows))
+        kept_ms = record.draft_ms if policy.learns or any(plan.draft_lens) else 0.0
 
-        then, now = sum(row.verify_len for row in rows), sum(decision.verify_lens)
-        _tally(recorded, rows, {}, _ms(cost, record, prompt + len(rows) + then, paid_ms))
+        plain = prompt + len(rows)
+        then = _ms(cost, record, plain + sum(row.verify_len for row in rows), record.draft_ms)
+        now = _ms(cost, record, plain + sum(decision.verify_lens), kept_ms)
         taken, guesses = _outcomes(rows, decision, acceptance, leaves)
-        ms = _ms(cost, record, prompt + len(rows) + now, kept_ms)
-        _tally(replayed, taken, guesses, ms)
+        found.measured.add(StepTold(rows, record.step_ms))
+        found.recorded.add(StepTold(rows, then))
+        found.replayed.add(StepTold(taken, now, _blind(rows, requests), decision.verify_lens, guesses))
         _learn(acceptance, leaves, rows)
         # No time was measured for these lengths: what the model says must not teach the policy's own costs.
-        policy.observe(replace(record, load=load, rows=tuple(taken), step_ms=ms, verify_ms=0.0, draft_ms=0.0))
-    return Replay(recorded, replayed)
+        policy.observe(replace(record, load=load, rows=tuple(taken), step_ms=now, verify_ms=0.0, draft_ms=0.0))
+    return found
 
 
-def _request(row: StepRow, max_draft_len: int) -> DecodeRequest:
+def _decoding(records: Iterable[StepRecord]) -> Iterator[tuple[StepRecord, list[StepRow]]]:
+    """The steps in which anything was decoded, with the rows that were."""
+    for record in records:
+        rows = [row for row in record.rows if not row.prefill_tokens and row.emitted + row.discarded]
+        if rows:
+            yield record, rows
+
+
+def _request(row: StepRow, situation: Situation) -> DecodeRequest:
     return DecodeRequest(
         request_id=row.request_id,
         tenant=row.tenant,
         request_class=row.request_class,
         context_tokens=row.context_tokens,
-        max_draft_len=min(row.draft_len, max_draft_len),
-        cap=Reason.CAPPED_LIMIT if row.draft_len < max_draft_len else None,
+        max_draft_len=min(row.draft_len, situation.max_draft_len),
+        cap=Reason.CAPPED_LIMIT if row.draft_len < situation.max_draft_len else None,
         drafters=(row.drafter,) if row.drafter is not None and row.draft_len else (),
+        speculation=_asked(row),
+        slo=Slo(tpot_ms=situation.tpot_ms),
     )
+
+
+def _asked(row: StepRow) -> Speculation:
+    """What the caller wanted, as far as the step's reason tells."""
+    if row.reason is Reason.OFF_USER:
+        return Speculation(SpeculationMode.OFF)
+    if row.reason is Reason.FORCED:
+        return Speculation(SpeculationMode.FORCE, row.draft_len)
+    return Speculation()
+
+
+def _blind(rows: Sequence[StepRow], requests: Sequence[DecodeRequest]) -> list[bool]:
+    """[N] whether a policy might have drafted where the record has no draft to show."""
+    knows_why = (Reason.NO_PROPOSAL, Reason.OFF_USER, Reason.CAPPED_KV, Reason.CAPPED_LIMIT, Reason.DENIED)
+    return [not request.drafters and row.reason not in knows_why for row, request in zip(rows, requests, strict=True)]
 
 
 def _scores(plan: Plan, rows: list[StepRow]) -> Scores:
@@ -129,12 +136,15 @@ def _scores(plan: Plan, rows: list[StepRow]) -> Scores:
     return Scores(tuple(values), Knowledge.PREFIX)
 
 
-def _judged(row: StepRow) -> tuple[int, int]:
-    """(tokens of the row's draft that were right, positions of it that are known)."""
+def judged(row: StepRow) -> tuple[int, int]:
+    """(tokens of the row's draft that were right, positions of it that are known).
+
+    A free drafter's draft is compared with the text as far as that went; any other as far as it was verified.
+    """
     if row.drafter is not None and row.drafter in row.shadow_match:
         known = min(row.draft_len, row.accepted + 1)
         return min(row.shadow_match[row.drafter], known), known
-    return row.accepted, row.verify_len
+    return row.accepted, min(row.verify_len, row.accepted + 1)
 
 
 def _outcomes(
@@ -143,25 +153,24 @@ def _outcomes(
     """The rows as they would have come out, and what had to be guessed beyond: row index -> accepted tokens."""
     taken, guesses = [], {}
     for i, (row, verified, reason) in enumerate(zip(rows, decision.verify_lens, decision.reasons, strict=True)):
-        right, known = _judged(row)
+        right, known = judged(row)
         accepted = min(right, verified)
         if right == known < verified and row.drafter is not None:
             leaf = leaves.row(row.tenant, row.request_class, row.drafter)
             guesses[i] = float(np.cumprod(acceptance.conditional[leaf, known:verified]).sum())
-        judged = min(verified, known)
-        taken.append(
-            replace(row, verify_len=judged, accepted=accepted, emitted=accepted + 1, discarded=0, reason=reason)
-        )
+        # What the policy is told ends where knowledge ends.
+        told = verified if right < known else min(verified, known)
+        taken.append(replace(row, verify_len=told, accepted=accepted, emitted=accepted + 1, discarded=0, reason=reason))
     return taken, guesses
 
 
 def _learn(acceptance: AcceptanceModel, leaves: Leaves, rows: list[StepRow]) -> None:
-    drafted = [row for row in rows if row.drafter is not None and _judged(row)[1]]
+    drafted = [row for row in rows if row.drafter is not None and judged(row)[1]]
     if drafted:
         slots = np.array([leaves.row(row.tenant, row.request_class, str(row.drafter)) for row in drafted])
-        judged = [_judged(row) for row in drafted]
+        known = [judged(row) for row in drafted]
         limit = acceptance.max_draft_len
-        runs = Runs.of([min(right, limit) for right, _ in judged], [right >= known for right, known in judged])
+        runs = Runs.of([min(right, limit) for right, _ in known], [right >= seen for right, seen in known])
         acceptance.learn(slots, runs)
 
 
@@ -169,19 +178,5 @@ def _ms(cost: CostModel, record: StepRecord, tokens: int, drafting_ms: float) ->
     return cost.step_ms(tokens, record.load.context_tokens, len(record.rows)) + drafting_ms
 
 
-def _tally(total: Replayed, rows: list[StepRow], guesses: Mapping[int, float], ms: float) -> None:
-    guessed = sum(guesses.values())
-    total.steps += 1
-    total.ms += ms
-    total.tokens += sum(row.accepted + 1 for row in rows) + guessed
-    total.verified += sum(row.verify_len for row in rows)
-    total.guessed += guessed
-    total.reasons.update(row.reason for row in rows)
-
-
 def _tokens(record: StepRecord) -> int:
     return sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
-
-
-def _paid(row: StepRow, draft_len: int) -> bool:
-    return draft_len > 0 and row.drafter is not None and row.drafter not in row.shadow_match

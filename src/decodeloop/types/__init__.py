@@ -30,6 +30,7 @@ from decodeloop.types.request import (
     Speculation,
 )
 from decodeloop.types.step import (
+    STEPS_SCHEMA,
     AcceptanceEstimate,
     Commit,
     CostModel,
@@ -45,6 +46,7 @@ from decodeloop.types.step import (
 
 __all__ = [
     "CLASS_ALIASES",
+    "STEPS_SCHEMA",
     "AcceptanceEstimate",
     "BoolArray",
     "ChatPrompt",

@@ -10,6 +10,8 @@ from decodeloop.types.arrays import FloatArray
 from decodeloop.types.names import FinishReason, Knowledge, Reason, RequestClass
 from decodeloop.types.request import Slo, Speculation
 
+STEPS_SCHEMA = "decodeloop.steps/1"  # of a file of StepRecords: what its first line says
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
