@@ -36,6 +36,8 @@ def test_a_model_is_served_by_the_upstream_that_has_it() -> None:
         assert [each["id"] for each in (await call(app, "GET", "/v1/models")).json()["data"]] == ["tiny", "other"]
         first.is_ready = False
         assert (await call(app, "POST", CHAT, chat())).json()["choices"][0]["message"]["content"] == "2"
+        assert (await call(app, "GET", "/ready")).status == 200, "another serves its models"
+        second.is_ready = False
         assert (await call(app, "GET", "/ready")).status == 503
 
     asyncio.run(run())
@@ -205,5 +207,6 @@ def test_time_per_token_leaves_out_what_the_first_piece_held() -> None:
     assert model.time_to_first_token.sum == 0.5
     assert model.step_gap.sum == 2.0
     assert model.latency.sum == 3.0
-    request.end("failed")
+    with request.ended():
+        pass
     assert model.finished == {"stop": 1}

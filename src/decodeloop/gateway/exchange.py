@@ -34,6 +34,7 @@ class Exchange:
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
+        self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
         asked = self.header("x-request-id") or ""
         self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
 
@@ -56,6 +57,10 @@ class Exchange:
     def header(self, name: str) -> str | None:
         value = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
+
+    def traceparent(self) -> str | None:
+        trace = self.header("traceparent")
+        return trace if trace is not None and _TRACEPARENT.fullmatch(trace) else None
 
     async def read_json(self, limits: Limits) -> bytes:
         """The body of a JSON request.
@@ -102,9 +107,9 @@ class Exchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         self.status = status
-        own = [(b"x-request-id", self.request_id.encode())]
-        trace = self.header("traceparent")
-        if trace is not None and _TRACEPARENT.fullmatch(trace):
+        own = [(b"x-request-id", self.request_id.encode()), *self.told]
+        trace = self.traceparent()
+        if trace is not None:
             own.append((b"traceparent", trace.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
 

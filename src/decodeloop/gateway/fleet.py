@@ -1,26 +1,79 @@
-"""Which upstream serves a model."""
+"""Which server gets a request: models, pools, and the servers in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from decodeloop.gateway.upstreams import ModelCard, Upstream
-from decodeloop.types import RequestRefused
+from decodeloop.gateway.breaker import BreakerSettings
+from decodeloop.gateway.pools import Lease, Member, PoolSettings, PoolState
+from decodeloop.gateway.upstreams import ModelCard, RelayUpstream, Upstream
+from decodeloop.types import Load, RequestRefused
+from decodeloop.types.routing import Pool, Route, RouteReason, RouteRequest
 
-__all__ = ["Fleet"]
+__all__ = ["Asked", "Fleet", "Router", "idlest"]
+
+Router = Callable[[RouteRequest, Sequence[Pool]], Route]
+
+EVERYTHING = "default"  # the pool of a gateway that was given none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the choice depends on. fields: the body's that ask for something. prefix: of the prompt, hashed."""
+
+    model: str
+    route: RouteRequest
+    fields: frozenset[str] = frozenset()
+    prefix: bytes = b""
+
+
+def idlest(request: RouteRequest, pools: Sequence[Pool]) -> Route:
+    """A router that knows nothing of policies: the pool with the fewest requests a server."""
+    busy = {pool.name: 1.0 / (1.0 + pool.load.running + pool.load.waiting) for pool in pools}
+    if request.pool in busy and request.may_choose:
+        return Route(request.pool, RouteReason.OVERRIDE, busy)
+    best = max(busy, key=lambda name: busy[name])
+    return Route(best, RouteReason.ONLY if len(pools) == 1 else RouteReason.NO_GAIN, busy, request.pool is not None)
 
 
 class Fleet:
-    """Upstreams by name."""
+    """Upstreams by name, in pools; without `pools` all of them are one."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream]) -> None:
+    def __init__(
+        self,
+        upstreams: Mapping[str, Upstream | RelayUpstream],
+        pools: Mapping[str, PoolSettings] | None = None,
+        *,
+        route: Router = idlest,
+        breaker: BreakerSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not upstreams:
             raise ValueError("a gateway needs at least one upstream")
+        pools = pools or {EVERYTHING: PoolSettings(upstreams=tuple(upstreams))}
+        unknown = {name for pool in pools.values() for name in pool.upstreams} - upstreams.keys()
+        if unknown:
+            raise ValueError(f"no upstream {', '.join(sorted(unknown))}; choose from {', '.join(upstreams)}")
         self.upstreams = dict(upstreams)
+        self.members = {
+            name: Member(name, upstream, breaker or BreakerSettings()) for name, upstream in upstreams.items()
+        }
+        self.pools = {
+            name: PoolState(name, settings, [self.members[each] for each in settings.upstreams], clock)
+            for name, settings in pools.items()
+        }
+        self._route = route
+
+    @property
+    def relays(self) -> bool:
+        """Whether some of it reads bodies by itself."""
+        return any(isinstance(upstream, RelayUpstream) for upstream in self.upstreams.values())
 
     async def start(self) -> None:
         """Start all; when one fails, those already started are closed again."""
-        started: list[Upstream] = []
+        started: list[Upstream | RelayUpstream] = []
         try:
             for upstream in self.upstreams.values():
                 await upstream.start()
@@ -35,7 +88,9 @@ class Fleet:
             await upstream.close()
 
     def ready(self) -> bool:
-        return all(upstream.ready() for upstream in self.upstreams.values())
+        """Whether every model that is known can be served by someone."""
+        up = {card.id for upstream in self.upstreams.values() if upstream.ready() for card in upstream.models()}
+        return bool(up) and all(card.id in up for card in self.cards())
 
     def cards(self) -> list[ModelCard]:
         """One card a model id."""
@@ -56,14 +111,41 @@ class Fleet:
             f"no model {model[:100]!r} here; choose from: {choices}", status=404, param="model", code="model_not_found"
         )
 
-    def pick(self, model: str) -> tuple[str, Upstream]:
-        """The name and the upstream to ask.
+    def load(self) -> Load:
+        """All of it together."""
+        loads = [member.load() for member in self.members.values()]
+        return Load(
+            running=sum(load.running for load in loads),
+            waiting=sum(load.waiting for load in loads),
+            context_tokens=sum(load.context_tokens for load in loads),
+            kv_free_fraction=min(load.kv_free_fraction for load in loads),
+        )
+
+    def choose(self, asked: Asked, tried: Collection[str] = ()) -> tuple[Route, Lease]:
+        """The way of a request, to a server not yet tried. The lease must be entered at once.
 
         Raises:
-            RequestRefused: 404 for an unknown model, 503 when none that serves it is ready.
+            RequestRefused: 404 for an unknown model, 400 when no pool takes its fields, 503 when none that serves it
+                is ready.
         """
-        self.card(model)
-        for name, upstream in self.upstreams.items():
-            if upstream.ready() and any(card.id == model for card in upstream.models()):
-                return name, upstream
-        raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
+        self.card(asked.model)
+        takers = [pool for pool in self.pools.values() if any(member.serves(asked.model) for member in pool.members)]
+        able = [pool for pool in takers if not pool.refuses & asked.fields]
+        if takers and not able:
+            refused = sorted(asked.fields & frozenset().union(*(pool.refuses for pool in takers)))
+            raise RequestRefused(
+                f"no pool that serves {asked.model!r} takes {', '.join(refused)}",
+                param=refused[0],
+                code="unsupported_parameter",
+            )
+        up = [pool for pool in able if pool.candidates(asked.model, tried)]
+        if not up:
+            raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
+        route = self._route(asked.route, [pool.view() for pool in _with_room(up)])
+        lease = self.pools[route.pool].lease(asked.model, asked.prefix, tried)
+        assert lease is not None, "a pool was chosen that has a candidate"
+        return route, lease
+
+
+def _with_room(pools: Sequence[PoolState]) -> Sequence[PoolState]:
+    return [pool for pool in pools if not pool.is_full()] or pools

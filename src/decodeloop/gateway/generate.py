@@ -13,21 +13,28 @@ from dataclasses import dataclass
 from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
-from decodeloop.gateway.fleet import Fleet
+from decodeloop.gateway.fleet import Asked, Fleet
 from decodeloop.gateway.identity import Authenticator
 from decodeloop.gateway.meter import Meter, RequestMeter
+from decodeloop.gateway.pools import Lease
+from decodeloop.gateway.relay import Relay
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import answer_chunks, watched
-from decodeloop.gateway.upstreams import Upstream
+from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.wire.answer import Answer
+from decodeloop.gateway.wire.envelope import read_envelope
+from decodeloop.gateway.wire.events import AnswerReader
 from decodeloop.gateway.wire.parse import Arrival, Call, parse_chat, parse_completion
 from decodeloop.gateway.wire.shapes import ChatShape, CompletionShape, Shape
 from decodeloop.types import Chunk, RequestRefused, Slo
+from decodeloop.types.routing import Route, RouteRequest
 
 __all__ = ["CHAT", "COMPLETION", "Api", "Generate"]
 
 log = logging.getLogger(__name__)
+
+POOL_HEADER = "x-decodeloop-pool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +72,55 @@ class Generate:
                 slo=_slo(exchange),
                 arrived_s=exchange.arrived_s,
             )
-            call = self.api.parse(raw, arrival, self.settings.limits)
-            name, upstream = self.fleet.pick(call.model)
-            answer = Answer(call, self.api.shape(call.logprobs), created=int(time.time()))
-            timing = self.meter.request(name, call.model, arrived_s=exchange.arrived_s, choices=call.choices)
-            run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings)
+            if self.fleet.relays:
+                await self._routed(exchange, raw, arrival)
+            else:
+                call = self.api.parse(raw, arrival, self.settings.limits)
+                await self._own(exchange, call, *self.fleet.choose(_asked(exchange, call)))
+
+    async def _routed(self, exchange: Exchange, raw: bytes, arrival: Arrival) -> None:
+        """Who answers decides how much of the body must be understood here."""
+        limits = self.settings.limits
+        envelope = read_envelope(raw, arrival.default_model, limits)
+        asked = Asked(
+            model=envelope.model,
+            route=RouteRequest(
+                request_class=envelope.request_class,
+                speculation=envelope.speculation,
+                pool=exchange.header(POOL_HEADER),
+            ),
+            fields=envelope.asked,
+            prefix=envelope.prefix,
+        )
+        route, lease = self.fleet.choose(asked)
+        if not isinstance(lease.member.upstream, RelayUpstream):
+            await self._own(exchange, self.api.parse(raw, arrival, limits), route, lease)
+            return
+        _tell(exchange, route, lease)
+        timing = self.meter.request(
+            lease.member.name, envelope.model, arrived_s=exchange.arrived_s, choices=envelope.choices
+        )
+        relay = Relay(exchange, envelope, asked, self.fleet, timing, self.meter.clock, self.settings, AnswerReader())
+        with timing.ended():
+            await relay.run(lease)
+
+    async def _own(self, exchange: Exchange, call: Call, route: Route, lease: Lease) -> None:
+        """Answered by an engine that takes requests in our own terms."""
+        upstream = lease.member.upstream
+        assert not isinstance(upstream, RelayUpstream), "it reads bodies by itself"
+        _tell(exchange, route, lease)
+        call = call.in_regime(lease.pool.settings.regime)
+        answer = Answer(call, self.api.shape(call.logprobs), created=int(time.time()))
+        name = lease.member.name
+        timing = self.meter.request(name, call.model, arrived_s=exchange.arrived_s, choices=call.choices)
+        run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings)
+        with lease, timing.ended():
             try:
                 await (run.streamed() if call.stream else run.whole())
-            except (ClientGone, asyncio.CancelledError):
-                timing.end("cancelled")
+                lease.succeeded()
+            except RequestRefused as refused:
+                lease.failed() if refused.status >= 500 else lease.succeeded()
                 raise
-            finally:
-                timing.end("failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +193,23 @@ class Run:
 
     def _chunks(self) -> AsyncGenerator[Chunk, None]:
         return answer_chunks(self.upstream, self.call.requests)
+
+
+def _asked(exchange: Exchange, call: Call) -> Asked:
+    first = call.requests[0]
+    return Asked(
+        model=call.model,
+        route=RouteRequest(
+            request_class=first.request_class, speculation=first.speculation, pool=exchange.header(POOL_HEADER)
+        ),
+    )
+
+
+def _tell(exchange: Exchange, route: Route, lease: Lease) -> None:
+    exchange.told += [
+        (b"x-decodeloop-pool", lease.pool.name.encode()),
+        (b"x-decodeloop-route", route.reason.value.encode()),
+    ]
 
 
 def _slo(exchange: Exchange) -> Slo:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from decodeloop.types import Chunk, FinishReason, Report, Usage
+from decodeloop.gateway.exchange import ClientGone
+from decodeloop.gateway.wire.events import Told
+from decodeloop.types import Chunk, Report, Usage
 
 __all__ = ["Histogram", "Meter", "ModelMeter", "RequestMeter"]
 
@@ -100,7 +104,8 @@ class RequestMeter:
 
     def chunk(self, chunk: Chunk, now_s: float) -> None:
         if chunk.token_ids or chunk.text or chunk.reasoning or chunk.tool_calls:
-            self._content(chunk, now_s)
+            self._model.generation_tokens += len(chunk.token_ids)
+            self._content(chunk.index, len(chunk.token_ids), now_s)
         if chunk.report is not None:
             self._model.add_report(chunk.report)
             if chunk.usage is not None:
@@ -108,19 +113,32 @@ class RequestMeter:
         if chunk.finish_reason is not None:
             self._finish(chunk.index, chunk.finish_reason, now_s)
 
-    def _content(self, chunk: Chunk, now_s: float) -> None:
-        tokens = len(chunk.token_ids)
-        self._model.generation_tokens += tokens
-        times = self._choices.get(chunk.index)
+    def relayed(self, told: Told, now_s: float) -> None:
+        """An event of another engine, which doesn't say how many tokens it holds."""
+        if told.content:
+            self._content(told.choice, 0, now_s)
+        for choice, reason in told.finished:
+            self._finish(choice, reason, now_s)
+
+    def relayed_usage(self, usage: Usage) -> None:
+        """Of a whole answer, before its choices have finished."""
+        self._model.add_usage(usage)
+        self._model.generation_tokens += usage.completion
+        self._model.drafted += usage.drafted
+        self._model.verified += usage.verified
+        self._model.accepted += usage.accepted
+
+    def _content(self, choice: int, tokens: int, now_s: float) -> None:
+        times = self._choices.get(choice)
         if times is None:
             self._model.time_to_first_token.observe(now_s - self._arrived_s)
-            self._choices[chunk.index] = _ChoiceTimes(now_s, now_s, 0)
+            self._choices[choice] = _ChoiceTimes(now_s, now_s, 0)
             return
         self._model.step_gap.observe(now_s - times.last_s)
         times.last_s = now_s
         times.later_tokens += tokens
 
-    def _finish(self, choice: int, reason: FinishReason, now_s: float) -> None:
+    def _finish(self, choice: int, reason: str, now_s: float) -> None:
         self._open -= 1
         self._model.finished[reason] += 1
         self._model.latency.observe(now_s - self._arrived_s)
@@ -128,8 +146,18 @@ class RequestMeter:
         if times is not None and times.later_tokens:
             self._model.time_per_output_token.observe((times.last_s - times.first_s) / times.later_tokens)
 
-    def end(self, how: str) -> None:
-        """Choices still open ended otherwise: `cancelled` or `failed`."""
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Choices still open when this ends were cancelled by their client, or have failed."""
+        try:
+            yield
+        except (ClientGone, asyncio.CancelledError):
+            self._end("cancelled")
+            raise
+        finally:
+            self._end("failed")
+
+    def _end(self, how: str) -> None:
         if self._open:
             self._model.finished[how] += self._open
             self._open = 0

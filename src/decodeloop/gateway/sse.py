@@ -29,9 +29,11 @@ class EventStream:
         self._turn = asyncio.Lock()  # one writer at a time: comments stay between events
         self._wrote_s = time.monotonic()
         self.opened = False
+        self.said = False  # something other than comments
         self._ended = False
 
     async def write(self, events: bytes) -> None:
+        self.said = True
         await self._write(events, more=True)
 
     async def end(self, events: bytes) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
 
 from decodeloop.registry import Registry
 from decodeloop.types import Chunk, Load, ModelCard, Request
 
-__all__ = ["ModelCard", "Upstream", "upstreams"]
+__all__ = ["ModelCard", "RelayAnswer", "RelayUpstream", "Served", "Upstream", "UpstreamFailed", "upstreams"]
 
 
-class Upstream(Protocol):
-    """Serves requests. All methods run on the event loop and never block it.
-
-    `stream` yields the answer's chunks (all choices interleaved, Chunk.index tells which); the last one carries
-    `usage` and `report`. It raises RequestRefused before the first chunk for a bad request, and RequestRefused with
-    status >= 500 when the engine failed, at any point. Closing the iterator (`aclose`) or cancelling the task cancels
-    the request: its memory is free again at the next step.
-    """
+class Served(Protocol):
+    """What the gateway must know of an engine, whatever its make. All methods run on the event loop and never block."""
 
     async def start(self) -> None: ...
 
@@ -29,8 +24,6 @@ class Upstream(Protocol):
     def ready(self) -> bool: ...
 
     def models(self) -> Sequence[ModelCard]: ...
-
-    def stream(self, request: Request) -> AsyncGenerator[Chunk, None]: ...
 
     def load(self) -> Load: ...
 
@@ -44,6 +37,48 @@ class Upstream(Protocol):
     def describe(self) -> Mapping[str, Any]:
         """The policy's view (`GET /v1/policy`), JSON-able."""
         ...
+
+
+class Upstream(Served, Protocol):
+    """Serves requests in our own terms.
+
+    `stream` yields the answer's chunks (all choices interleaved, Chunk.index tells which); the last one carries
+    `usage` and `report`. It raises RequestRefused before the first chunk for a bad request, and RequestRefused with
+    status >= 500 when the engine failed, at any point. Closing the iterator (`aclose`) or cancelling the task cancels
+    the request: its memory is free again at the next step.
+    """
+
+    def stream(self, request: Request) -> AsyncGenerator[Chunk, None]: ...
+
+
+class RelayAnswer(Protocol):
+    """Another server's answer as it comes. `pieces` raises UpstreamFailed when it breaks off."""
+
+    status: int
+    retry_after_s: float | None
+
+    def pieces(self) -> AsyncIterator[bytes]: ...
+
+
+@runtime_checkable
+class RelayUpstream(Served, Protocol):
+    """Another server with OpenAI's API: bodies are passed on, answers passed back."""
+
+    def ask(
+        self, path: str, body: Mapping[str, Any], trace: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[RelayAnswer]:
+        """POST `body`, as a caller of ours sent it; `trace` are headers that name the request.
+
+        Leaving the context before the answer's end closes the connection, by which the other side knows.
+
+        Raises:
+            UpstreamFailed: no answer began.
+        """
+        ...
+
+
+class UpstreamFailed(Exception):
+    """A server that can't be reached, or that breaks off. The message names no address."""
 
 
 upstreams = Registry[Upstream](

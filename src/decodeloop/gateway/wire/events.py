@@ -108,10 +108,12 @@ class _Answer(Struct):
 class Told:
     """What one event, or a whole body, says.
 
-    usage_only: it has no choice, only the usage. finished: (choice, reason) pairs.
+    content: whether there is text, or a call, for `choice`. usage_only: it has no choice, only the usage.
+    finished: (choice, reason) pairs.
     """
 
     content: bool = False
+    choice: int = 0
     usage_only: bool = False
     finished: tuple[tuple[int, str], ...] = ()
     error: Mapping[str, Any] | None = None
@@ -141,8 +143,10 @@ class AnswerReader:
             return Told(error=answer.error if isinstance(answer.error, dict) else {"message": str(answer.error)})
         self._count(answer)
         choices = answer.choices
+        speaking = next((choice.index for choice in choices if _speaks(choice)), None)
         return Told(
-            content=any(_speaks(choice) for choice in choices),
+            content=speaking is not None,
+            choice=speaking or 0,
             usage_only=not choices and answer.usage is not None,
             finished=tuple((choice.index, choice.finish_reason) for choice in choices if choice.finish_reason),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.wire.body import read_body
@@ -12,7 +12,17 @@ from decodeloop.gateway.wire.fields import ChatBody, CompletionBody, GenerationB
 from decodeloop.gateway.wire.messages import chat_prompt_of
 from decodeloop.gateway.wire.prompts import prompts_of
 from decodeloop.gateway.wire.sampling import class_of, params_of, priority_of, speculation_of
-from decodeloop.types import Identity, Prompt, Request, RequestRefused, SamplingParams, Slo
+from decodeloop.types import (
+    Identity,
+    Prompt,
+    Request,
+    RequestRefused,
+    SamplingParams,
+    Slo,
+    Speculation,
+    SpeculationMode,
+)
+from decodeloop.types.routing import Regime
 
 __all__ = ["Arrival", "Call", "parse_chat", "parse_completion"]
 
@@ -54,6 +64,13 @@ class Call:
     @property
     def logprobs(self) -> bool:
         return self.requests[0].params.logprobs is not None
+
+    def in_regime(self, regime: Regime) -> Call:
+        """As an engine is asked that serves in `regime`, and has a switch per request."""
+        if regime is not Regime.PLAIN:
+            return self
+        plain = Speculation(mode=SpeculationMode.OFF)
+        return replace(self, requests=tuple(replace(request, speculation=plain) for request in self.requests))
 
 
 def parse_completion(raw: bytes, arrival: Arrival, limits: Limits) -> Call:

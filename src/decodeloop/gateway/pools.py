@@ -1,0 +1,190 @@
+"""Pools: sets of servers with one serving regime, and which of them gets a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+
+from decodeloop.gateway.breaker import Breaker, BreakerSettings
+from decodeloop.gateway.upstreams import RelayUpstream, Upstream
+from decodeloop.gateway.upstreams.remote import RemoteUpstream
+from decodeloop.types import Load, RequestClass
+from decodeloop.types.routing import Pool, Regime
+
+__all__ = ["Lease", "Losslessness", "Member", "PoolSettings", "PoolState"]
+
+AFFINITY_SLACK = 1  # requests more than the idlest server's: so much a warm prefix is worth waiting for
+
+
+class Losslessness(StrEnum):
+    """What is known of a pool's output against its target's own."""
+
+    CERTIFIED = "certified"
+    CLAIMED = "claimed"
+    LOSSY = "lossy"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """upstreams: names. gains: per class, [load, speed against plain] pairs as measured, ascending in load.
+    refuses: body fields that its engines can't take, beside what they are known to refuse."""
+
+    upstreams: tuple[str, ...]
+    regime: Regime = Regime.ADAPTIVE
+    methods: tuple[str, ...] = ()
+    losslessness: Losslessness = Losslessness.UNKNOWN
+    batch_ceiling: int | None = None  # requests in flight on each of its servers, above which others are preferred
+    refuses: tuple[str, ...] = ()
+    gains: Mapping[RequestClass, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise ValueError("a pool needs at least one upstream")
+        if self.batch_ceiling is not None and self.batch_ceiling < 1:
+            raise ValueError("batch_ceiling must be at least 1")
+        for name, points in self.gains.items():
+            loads = [load for load, _ in points]
+            if loads != sorted(set(loads)):
+                raise ValueError(f"gains of {name}: loads must ascend")
+
+
+class Member:
+    """One server, in whichever pools it is. The owner of its count of requests in flight."""
+
+    def __init__(self, name: str, upstream: Upstream | RelayUpstream, breaker: BreakerSettings) -> None:
+        self.name, self.upstream = name, upstream
+        self.breaker = Breaker(breaker)
+        self.in_flight = 0
+        self._told: Load | None = None  # the report on which the others' share was last worked out
+        self._others = 0
+        self.turn = 0  # of the last request that it was given
+
+    def load(self) -> Load:
+        """The server's own report, corrected by what was sent since: a report is seconds old, our counts are not."""
+        told = self.upstream.load()
+        if not isinstance(self.upstream, RelayUpstream):
+            return told
+        self._look(told)
+        busy = self.in_flight + self._others
+        waiting = min(told.waiting, busy)
+        return Load(busy - waiting, waiting, told.context_tokens, told.kv_free_fraction)
+
+    def enter(self) -> None:
+        self._look(self.upstream.load())
+        self.in_flight += 1
+
+    def leave(self) -> None:
+        self._look(self.upstream.load())
+        self.in_flight -= 1
+
+    def _look(self, told: Load) -> None:
+        """Before our own count changes: a new report tells of that count and of others' requests together."""
+        if told is not self._told:
+            self._told, self._others = told, max(0, told.running + told.waiting - self.in_flight)
+
+    def busy(self) -> int:
+        load = self.load()
+        return max(load.running + load.waiting, self.in_flight)
+
+    def serves(self, model: str) -> bool:
+        return any(card.id == model for card in self.upstream.models())
+
+
+@dataclass(slots=True)
+class Lease:
+    """A request on its way to a server: counted from here to its end, however it ends."""
+
+    pool: PoolState
+    member: Member
+    clock: Callable[[], float]
+    _judged: bool = False
+
+    def __enter__(self) -> Lease:
+        self.member.enter()
+        self.member.breaker.begin()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.member.leave()
+        if not self._judged:
+            self.member.breaker.released()
+
+    def succeeded(self) -> None:
+        self._judge()
+        self.member.breaker.succeeded()
+
+    def full(self, retry_after_s: float | None) -> None:
+        self._judge()
+        self.member.breaker.full(self.clock(), retry_after_s)
+
+    def failed(self) -> None:
+        self._judge()
+        self.member.breaker.failed(self.clock())
+
+    def _judge(self) -> None:
+        assert not self._judged, "a lease is judged once"
+        self._judged = True
+
+
+class PoolState:
+    def __init__(
+        self, name: str, settings: PoolSettings, members: Sequence[Member], clock: Callable[[], float]
+    ) -> None:
+        self.name, self.settings, self.members = name, settings, members
+        self._clock = clock
+        self._turns = 0
+        self.refuses = frozenset(settings.refuses)
+        if settings.regime is not Regime.PLAIN:
+            for member in members:
+                if isinstance(member.upstream, RemoteUpstream):
+                    self.refuses |= member.upstream.dialect.refuses_speculating
+
+    def view(self) -> Pool:
+        """As routing sees it: per server, since that is what a request shares."""
+        loads = [member.load() for member in self.members if member.upstream.ready()] or [Load(0, 0, 0, 1.0)]
+        count = len(loads)
+        load = Load(
+            running=round(sum(load.running for load in loads) / count),
+            waiting=round(sum(load.waiting for load in loads) / count),
+            context_tokens=round(sum(load.context_tokens for load in loads) / count),
+            kv_free_fraction=min(load.kv_free_fraction for load in loads),
+        )
+        return Pool(name=self.name, regime=self.settings.regime, load=load, gains=self.settings.gains)
+
+    def is_full(self) -> bool:
+        most = self.settings.batch_ceiling
+        return most is not None and all(member.in_flight >= most for member in self.members)
+
+    def candidates(self, model: str, tried: Collection[str] = ()) -> list[Member]:
+        now_s = self._clock()
+        return [
+            member
+            for member in self.members
+            if member.name not in tried
+            and member.upstream.ready()
+            and member.serves(model)
+            and member.breaker.allows(now_s)
+        ]
+
+    def lease(self, model: str, prefix: bytes, tried: Collection[str] = ()) -> Lease | None:
+        """The idlest server, the longest unasked among equals; one that knows the prefix if it is hardly busier."""
+        candidates = self.candidates(model, tried)
+        if not candidates:
+            return None
+        busy = {member.name: member.busy() for member in candidates}
+        least = min(busy.values())
+        near = max(candidates, key=lambda member: _affinity(prefix, member.name))
+        chosen = near
+        if not prefix or busy[near.name] > least + AFFINITY_SLACK:
+            chosen = min(candidates, key=lambda member: (busy[member.name], member.turn))
+        self._turns += 1
+        chosen.turn = self._turns
+        return Lease(self, chosen, self._clock)
+
+
+def _affinity(prefix: bytes, name: str) -> bytes:
+    """Rendezvous hashing: when a server leaves, only its own prefixes move."""
+    return blake2b(prefix + name.encode(), digest_size=8).digest()

@@ -1,0 +1,227 @@
+"""A request that another server answers: sent on, its answer passed back as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from decodeloop.gateway.errors import internal_error, shutting_down
+from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.fleet import Asked, Fleet
+from decodeloop.gateway.meter import RequestMeter
+from decodeloop.gateway.pools import Lease
+from decodeloop.gateway.settings import GatewaySettings
+from decodeloop.gateway.sse import EventStream
+from decodeloop.gateway.tasks import watched
+from decodeloop.gateway.upstreams import RelayAnswer, RelayUpstream, UpstreamFailed
+from decodeloop.gateway.wire.envelope import Envelope
+from decodeloop.gateway.wire.events import AnswerReader, EventCutter, EventTooLarge, event_data
+from decodeloop.types import RequestRefused, Usage
+
+__all__ = ["Relay"]
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # servers that a request is tried on, until one begins to answer
+MAX_ERROR_BYTES = 64 * 2**10
+MAX_ANSWER_BYTES = 64 * 2**20
+DONE = b"[DONE]"
+BUSY = (429, 503, 529)
+
+PassOn = Callable[[RelayAnswer], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """exchange: whose path is the other server's too."""
+
+    exchange: Exchange
+    envelope: Envelope
+    asked: Asked
+    fleet: Fleet
+    timing: RequestMeter
+    clock: Callable[[], float]
+    settings: GatewaySettings
+    reader: AnswerReader
+
+    async def run(self, first: Lease) -> Usage | None:
+        """From the first server's lease to the answer's last byte; the usage, if it was told.
+
+        Raises:
+            RequestRefused: no server answered, or the one that did refuses the request; nothing was sent yet.
+            ClientGone: the client left; the server has been told by a closed connection.
+        """
+        if not self.envelope.stream:
+            work = self._attempts(first, self._whole, said=lambda: False)
+            await watched(self._limited(work), self.exchange.disconnected())
+            return self.reader.usage
+        stream = EventStream(self.exchange, heartbeat_s=self.settings.heartbeat_s)
+
+        async def pass_on(answer: RelayAnswer) -> None:
+            await self._streamed(answer, stream)
+
+        work = self._attempts(first, pass_on, said=lambda: stream.said)
+        try:
+            await watched(self._limited(work), self.exchange.disconnected(), stream.beat())
+        except RequestRefused as refused:
+            if not stream.opened:
+                raise
+            log.warning("request %s in mid-stream: %d %s", self.exchange.request_id, refused.status, refused.message)
+            await stream.fail(refused)
+        except ClientGone:
+            raise
+        except asyncio.CancelledError:
+            if stream.opened:
+                await stream.fail(shutting_down())
+            raise
+        except Exception:
+            if not stream.opened:
+                raise
+            log.exception("request %s failed in mid-stream", self.exchange.request_id)
+            await stream.fail(internal_error(self.exchange.request_id))
+        return self.reader.usage
+
+    async def _limited(self, work: Coroutine[Any, Any, None]) -> None:
+        limit_s = self.settings.limits.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as timeout:
+                await work
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise RequestRefused(
+                f"the answer was not complete after {limit_s:g} s", status=504, code="timeout"
+            ) from None
+
+    async def _attempts(self, lease: Lease, pass_on: PassOn, *, said: Callable[[], bool]) -> None:
+        tried: list[str] = []
+        while True:
+            tried.append(lease.member.name)
+            with lease:
+                refused = await self._attempt(lease, pass_on)
+            if refused is None:
+                return
+            if len(tried) == ATTEMPTS or said():
+                raise refused
+            try:
+                _, lease = self.fleet.choose(self.asked, tried)
+            except RequestRefused:
+                raise refused from None
+            log.warning("request %s goes on to %s: %s", self.exchange.request_id, lease.member.name, refused.message)
+
+    async def _attempt(self, lease: Lease, pass_on: PassOn) -> RequestRefused | None:
+        """None: answered. What is returned, another server may do better; what is raised, none would."""
+        upstream = lease.member.upstream
+        assert isinstance(upstream, RelayUpstream), "this lease is of an upstream of the other kind"
+        try:
+            async with upstream.ask(self.exchange.path, self.envelope.body, self._trace()) as answer:
+                if answer.status != 200:
+                    return await self._unanswered(lease, answer)
+                await pass_on(answer)
+            lease.succeeded()
+        except UpstreamFailed as failed:
+            lease.failed()
+            return RequestRefused(str(failed), status=502, code="upstream_failed")
+        except EventTooLarge:
+            lease.failed()
+            return RequestRefused(f"upstream {lease.member.name} sent no end of an event", status=502)
+        return None
+
+    async def _unanswered(self, lease: Lease, answer: RelayAnswer) -> RequestRefused | None:
+        said = await _gathered(answer.pieces(), MAX_ERROR_BYTES)
+        refused = _refusal(answer.status, said, lease.member.name)
+        if answer.status in BUSY:
+            lease.full(answer.retry_after_s)
+            return refused
+        if answer.status >= 500 or answer.status in (401, 403, 404, 408):
+            lease.failed()
+            return refused
+        lease.succeeded()
+        raise refused
+
+    async def _whole(self, answer: RelayAnswer) -> None:
+        body = await _gathered(answer.pieces(), MAX_ANSWER_BYTES)
+        told = self.reader.read(body)
+        if told.error is not None:
+            raise UpstreamFailed(_message(told.error) or "the upstream answered with an error")
+        if self.reader.usage is not None:
+            self.timing.relayed_usage(self.reader.usage)
+        self.timing.relayed(told, self.clock())
+        await self.exchange.respond(200, body)
+
+    async def _streamed(self, answer: RelayAnswer, stream: EventStream) -> None:
+        cutter, ended = EventCutter(), False
+        async for piece in answer.pieces():
+            passed = []
+            for event in cutter.feed(piece):
+                data = event_data(event)
+                ended = ended or data == DONE
+                if data is None or self._is_shown(data):
+                    passed.append(event)
+            if passed and not ended:
+                await stream.write(b"".join(passed))
+            elif ended:
+                break
+        if not ended:
+            raise UpstreamFailed("the upstream ended its answer early")
+        if self.reader.usage is not None:
+            self.timing.relayed_usage(self.reader.usage)
+        await stream.end(b"".join(passed))
+
+    def _is_shown(self, data: bytes) -> bool:
+        """Takes note of an event, and tells whether the client asked for it."""
+        if data == DONE:
+            return True
+        told = self.reader.read(data)
+        if told.error is not None:
+            raise UpstreamFailed(_message(told.error) or "the upstream failed")
+        self.timing.relayed(told, self.clock())
+        return self.envelope.include_usage or not told.usage_only
+
+    def _trace(self) -> dict[str, str]:
+        trace = self.exchange.traceparent()
+        own = {"x-request-id": self.exchange.request_id}
+        return own if trace is None else {**own, "traceparent": trace}
+
+
+async def _gathered(pieces: AsyncIterator[bytes], most: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for piece in pieces:
+        size += len(piece)
+        if size > most:
+            raise UpstreamFailed(f"the upstream's answer is larger than {most} bytes")
+        parts.append(piece)
+    return b"".join(parts)
+
+
+def _refusal(status: int, said: bytes, upstream: str) -> RequestRefused:
+    """Another server's error in our shape. Its trouble with our own key or path is ours, not the caller's."""
+    try:
+        told = orjson.loads(said)
+    except orjson.JSONDecodeError:
+        told = {}
+    error = told.get("error", told) if isinstance(told, dict) else {}
+    error = error if isinstance(error, dict) else {"message": str(error)}
+    if status in (401, 403, 404):
+        return RequestRefused(
+            f"upstream {upstream} refuses the gateway ({status})", status=502, code="upstream_refused"
+        )
+    if status >= 500 and status not in BUSY:
+        return RequestRefused(f"upstream {upstream} failed ({status})", status=502, code="upstream_failed")
+    code, param = error.get("code"), error.get("param")
+    return RequestRefused(
+        _message(error) or f"upstream {upstream} refused the request ({status})",
+        status=503 if status == 529 else status,
+        param=param if isinstance(param, str) else None,
+        code=code if isinstance(code, str) else None,
+    )
+
+
+def _message(error: Any) -> str:
+    return str(error.get("message") or error.get("detail") or "")[:2000]

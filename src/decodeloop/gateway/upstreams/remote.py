@@ -1,0 +1,223 @@
+"""An engine behind HTTP that speaks OpenAI's API: vLLM, SGLang, TensorRT-LLM, llama.cpp, a vendor, or one of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from decodeloop.gateway.upstreams import ModelCard, UpstreamFailed
+from decodeloop.gateway.upstreams.dialects import DIALECTS, Gauges
+from decodeloop.types import Load
+
+__all__ = ["RemoteSettings", "RemoteUpstream", "read_gauges"]
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_CONTEXT = 0  # of a server that doesn't say
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """url: up to where `/v1` begins. models: served name -> the server's own; empty: all that it lists."""
+
+    url: str
+    engine: str = "openai"
+    api_key: str | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
+    connect_timeout_s: float = 5.0
+    silence_timeout_s: float = 120.0  # without a byte
+    poll_s: float = 2.0  # between looks at its models and metrics
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url must begin with http:// or https://, not {self.url!r}")
+        if self.url.rstrip("/").endswith("/v1"):
+            raise ValueError(f"url must be given without /v1: {self.url!r}")
+        if self.engine not in DIALECTS:
+            raise ValueError(f"no engine {self.engine!r}; choose from {', '.join(DIALECTS)}")
+        for name in ("connect_timeout_s", "silence_timeout_s", "poll_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the last look at the server told."""
+
+    cards: list[ModelCard] = field(default_factory=list)
+    load: Load = Load(running=0, waiting=0, context_tokens=0, kv_free_fraction=1.0)
+    answers: bool = False
+    polls: int = 0
+    failures: int = 0
+
+
+class RemoteUpstream:
+    def __init__(self, name: str, settings: RemoteSettings) -> None:
+        self.name, self.settings = name, settings
+        self.dialect = DIALECTS[settings.engine]
+        self._base = settings.url.rstrip("/")
+        self._seen = _Seen(cards=[_card(served) for served in settings.models])
+        self._session: aiohttp.ClientSession | None = None
+        self._poller: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """A server that is down doesn't keep the gateway down: it is looked for until it answers."""
+        headers = {"authorization": f"Bearer {self.settings.api_key}"} if self.settings.api_key else {}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=self.settings.connect_timeout_s, sock_read=self.settings.silence_timeout_s
+            ),
+            headers=headers,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        await self._look()
+        self._poller = asyncio.create_task(self._keep_looking())
+
+    async def close(self) -> None:
+        if self._poller is not None:
+            self._poller.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._poller
+        if self._session is not None:
+            await self._session.close()
+
+    def ready(self) -> bool:
+        return self._seen.answers and bool(self._seen.cards)
+
+    def models(self) -> Sequence[ModelCard]:
+        return self._seen.cards
+
+    def load(self) -> Load:
+        """As it was last told: up to `poll_s` old."""
+        return self._seen.load
+
+    def counters(self) -> Mapping[str, float]:
+        return {"polls_total": self._seen.polls, "poll_failures_total": self._seen.failures}
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"engine": self.settings.engine, "policy": None}
+
+    @asynccontextmanager
+    async def ask(self, path: str, body: Mapping[str, Any], trace: Mapping[str, str]) -> AsyncIterator[RemoteAnswer]:
+        assert self._session is not None, "ask() comes after start()"
+        data = orjson.dumps(self._translated(body))
+        headers = {"content-type": "application/json", "accept-encoding": "identity", **trace}
+        try:
+            response = await self._session.post(self._base + path, data=data, headers=headers, allow_redirects=False)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UpstreamFailed(f"upstream {self.name} can't be reached ({type(error).__name__})") from error
+        try:
+            yield RemoteAnswer(self.name, response)
+        finally:
+            response.close() if not response.content.at_eof() else response.release()
+
+    def _translated(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        told = {**body, **self.dialect.asks}
+        if not self.dialect.keeps:
+            told.pop("decodeloop", None)
+        model = body.get("model")
+        if isinstance(model, str) and model in self.settings.models:
+            told["model"] = self.settings.models[model]
+        if body.get("stream") and self.dialect.stream_usage:
+            told["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+        return told
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.poll_s)
+            await self._look()
+
+    async def _look(self) -> None:
+        self._seen.polls += 1
+        try:
+            listed = await self._get("/v1/models")
+            self._seen.cards = self._cards(orjson.loads(listed))
+            if self.dialect.gauges != Gauges():
+                self._seen.load = read_gauges(await self._get("/metrics"), self.dialect.gauges)
+            answers = True
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            self._seen.failures += 1
+            answers = False
+            if self._seen.answers or self._seen.polls == 1:
+                log.warning("upstream %s does not answer: %s", self.name, type(error).__name__)
+        if answers and not self._seen.answers:
+            log.info("upstream %s answers: %s", self.name, ", ".join(card.id for card in self._seen.cards))
+        self._seen.answers = answers
+
+    async def _get(self, path: str) -> bytes:
+        assert self._session is not None, "_get() comes after start()"
+        async with self._session.get(
+            self._base + path, timeout=aiohttp.ClientTimeout(total=self.settings.connect_timeout_s)
+        ) as response:
+            if response.status != 200:
+                raise ValueError(f"{path}: {response.status}")
+            return await response.read()
+
+    def _cards(self, listed: Any) -> list[ModelCard]:
+        rows = listed.get("data") if isinstance(listed, dict) else None
+        if not isinstance(rows, list):
+            raise ValueError("/v1/models is no list")
+        found = {row["id"]: row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)}
+        names = self.settings.models or {name: name for name in found}
+        return [_card(served, found[own]) for served, own in names.items() if own in found]
+
+
+class RemoteAnswer:
+    def __init__(self, name: str, response: aiohttp.ClientResponse) -> None:
+        self._name, self._response = name, response
+        self.status = response.status
+        self.retry_after_s = _seconds(response.headers.get("retry-after"))
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UpstreamFailed(f"upstream {self._name} broke off ({type(error).__name__})") from error
+
+
+def read_gauges(page: bytes, gauges: Gauges) -> Load:
+    """The load that a page of Prometheus text tells; what it doesn't tell is 0."""
+    wanted = {name.encode(): name for name in (gauges.running, gauges.waiting, gauges.kv_usage) if name}
+    found: dict[str, list[float]] = {name: [] for name in wanted.values()}
+    for line in page.splitlines():
+        name = wanted.get(line.partition(b" ")[0].partition(b"{")[0])
+        if name is not None:
+            try:
+                found[name].append(float(line.rpartition(b"}")[2].split()[0 if b"}" in line else 1]))
+            except (ValueError, IndexError):
+                continue
+    return Load(
+        running=int(sum(found.get(gauges.running, ()))),
+        waiting=int(sum(found.get(gauges.waiting, ()))),
+        context_tokens=0,
+        kv_free_fraction=min(1.0, max(0.0, 1.0 - max(found.get(gauges.kv_usage, ()), default=0.0))),
+    )
+
+
+def _card(served: str, row: Mapping[str, Any] = {}) -> ModelCard:
+    created, context = row.get("created"), row.get("max_model_len")
+    return ModelCard(
+        served,
+        created=created if isinstance(created, int) else int(time.time()),
+        max_context=context if isinstance(context, int) else UNKNOWN_CONTEXT,
+        owned_by=str(row.get("owned_by") or "upstream"),
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else max(0.0, float(text))
+    except ValueError:
+        return None
