@@ -11,6 +11,7 @@ from decodeloop import __version__
 from decodeloop.cli.doctor import doctor
 from decodeloop.cli.generate import generate
 from decodeloop.cli.models import models
+from decodeloop.cli.policy import app as policy
 from decodeloop.cli.serve import serve
 
 EXIT_USAGE = 2
@@ -26,6 +27,7 @@ app.command()(serve)
 app.command()(generate)
 app.command()(models)
 app.command()(doctor)
+app.add_typer(policy)
 
 
 def _show_version(wanted: bool) -> None:
