@@ -6,10 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from decodeloop.evaluation.lossless import tables as lossless_tables
+from decodeloop.evaluation.lossless.rules import LEGAL, UNSOUND
 from decodeloop.speculation import Draft
 from decodeloop.speculation.sampling import Distribution
 from decodeloop.speculation.verifiers import verifiers
-from decodeloop.speculation.verifiers.block import BlockVerifier, _inner_keep
+from decodeloop.speculation.verifiers.block import BlockVerifier, inner_keep
 from decodeloop.speculation.verifiers.coupled import CoupledVerifier
 from decodeloop.speculation.verifiers.rejection import RejectionVerifier
 from decodeloop.testing import (
@@ -17,14 +19,10 @@ from decodeloop.testing import (
     Branch,
     TableRows,
     branches,
-    law,
     point_draft,
     random_table,
     sampled_draft,
-    target_law,
-    total_variation,
 )
-from rules import LEGAL, UNSOUND
 
 V, DEPTH = 3, 3
 ALL = verifiers.names()
@@ -36,14 +34,7 @@ def tables(seed, zeros=0.0):
     return random_table(rng, V, DEPTH + 1, zeros), random_table(rng, V, DEPTH, zeros)
 
 
-def distance(verifier, target, drafting, length=DEPTH + 1):
-    """Total variation between what is said after one verdict (and the target's continuation) and plain decoding."""
-
-    def said(chance):
-        draft = drafting(chance)
-        return verifier.judge(draft, TableRows(target, draft.tokens), chance).emitted
-
-    return total_variation(law(said, target, length), target_law(target, length))
+distance = partial(lossless_tables.distance, length=DEPTH + 1)
 
 
 def greedy(table):
@@ -168,7 +159,7 @@ def test_a_drafter_that_is_the_target_keeps_everything(name):
 def test_a_block_with_nothing_to_recover_keeps():
     """p = q behind a token that was kept for sure: h would be 0/0."""
     p = Distribution.of(np.array([0.5, 0.3, 0.2]))
-    assert _inner_keep(Draft((0, 1), (p.probs, p.probs)), 1, 1.0, p) == 1.0
+    assert inner_keep(Draft((0, 1), (p.probs, p.probs)), 1, 1.0, p) == 1.0
 
 
 @pytest.mark.parametrize("name", SAMPLED)

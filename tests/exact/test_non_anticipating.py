@@ -5,13 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from decodeloop.evaluation.lossless.decided import Staircase, request, scored
+from decodeloop.evaluation.lossless.joint import LENGTH, joint_distance
 from decodeloop.policy import PolicySettings, non_anticipating, policies
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows
 from decodeloop.speculation.verifiers import verifiers
 from decodeloop.testing import EXACT, random_table
 from decodeloop.types import Knowledge, Load, Scores
-from joint import LENGTH, joint_distance
-from test_policies_lossless import Staircase, request, scored
 
 BOTH = np.array([True, True])
 

@@ -1,17 +1,19 @@
 """Negative controls: rules that quietly change the target's law, and how far. The harness must see every one."""
 
-from itertools import product
+from functools import partial
 
 import numpy as np
 import pytest
 
-import rules
-from decodeloop.speculation import Draft, Verdict
-from decodeloop.speculation.sampling import Distribution
-from decodeloop.speculation.verifiers.block import BlockVerifier, _inner_keep, _reaches
+from decodeloop.evaluation.lossless import rules, tables
+from decodeloop.evaluation.lossless.bugs import InnerRuleAtTheEnd, Pinned, ResidualOfRejection
+from decodeloop.evaluation.lossless.joint import by, joint_distance, top_by_own_q, top_by_survival, top_not_monotone
+from decodeloop.evaluation.lossless.rules import INSTANCES, UNSOUND
+from decodeloop.evaluation.lossless.tables import everywhere
+from decodeloop.speculation import Draft
+from decodeloop.speculation.verifiers.block import BlockVerifier
 from decodeloop.speculation.verifiers.coupled import CoupledVerifier
 from decodeloop.speculation.verifiers.rejection import RejectionVerifier
-from decodeloop.speculation.verifiers.residual import residual
 from decodeloop.testing import (
     EXACT,
     TableRows,
@@ -21,34 +23,15 @@ from decodeloop.testing import (
     target_law,
     total_variation,
 )
-from joint import joint_distance
-from rules import UNSOUND
 
 SAMPLED = [RejectionVerifier, BlockVerifier]
 
-
-def everywhere(*probs, length=4):
-    """The same row after every context."""
-    row = Distribution.of(np.array(probs))
-    return {c: row for n in range(length) for c in product(range(len(probs)), repeat=n)}
+distance = partial(tables.distance, length=3)
 
 
-def distance(verifier, target, drafting, length=3):
-    def said(chance):
-        draft = drafting(chance)
-        return verifier.judge(draft, TableRows(target, draft.tokens), chance).emitted
-
-    return total_variation(law(said, target, length), target_law(target, length))
-
-
-# Where each rule of `rules.UNSOUND` shows: (target, q, depth, least total variation).
-INSTANCES = {
-    rules.stop_on_own_q: (everywhere(0.6, 0.4), everywhere(0.6, 0.4), 1, 0.22),
-    rules.best_length_on_a_staircase: (everywhere(0.6, 0.4), everywhere(0.6, 0.4), 2, 0.21),
-    rules.not_monotone: (everywhere(0.5, 0.5), everywhere(0.5, 0.5), 2, 0.25),
-    rules.choose_drafter_after_seeing: (everywhere(0.6, 0.4), everywhere(0.6, 0.4), 1, 0.23),
-    rules.trim_first_token: (everywhere(0.0, 0.5, 0.5), everywhere(0.5, 0.5, 0.0), 1, 0.24),
-}
+def ruled(rule):
+    found = INSTANCES[rule]
+    return found.target, found.q, found.depth, found.least
 
 
 def test_every_unsound_rule_has_an_instance():
@@ -58,13 +41,13 @@ def test_every_unsound_rule_has_an_instance():
 @pytest.mark.parametrize("verifier", SAMPLED)
 @pytest.mark.parametrize("rule", UNSOUND)
 def test_the_rule_is_caught(rule, verifier):
-    target, q, depth, least = INSTANCES[rule]
+    target, q, depth, least = ruled(rule)
     assert distance(verifier(), target, lambda chance: rule(chance, q, depth)) >= least
 
 
 @pytest.mark.parametrize("rule", UNSOUND)
 def test_the_rule_is_harmless_under_coupled_and_on_point_masses(rule):
-    target, q, depth, _ = INSTANCES[rule]
+    target, q, depth, _ = ruled(rule)
     assert distance(CoupledVerifier(), target, lambda chance: rule(chance, q, depth)) < EXACT
     for verifier in SAMPLED:
         drafting = lambda chance: Draft(rule(chance, q, depth).tokens)  # noqa: E731
@@ -74,7 +57,7 @@ def test_the_rule_is_harmless_under_coupled_and_on_point_masses(rule):
 @pytest.mark.parametrize("verifier", SAMPLED)
 def test_instead_of_trimming(verifier):
     """Submit it and let p = 0 reject it, or mask q before drawing."""
-    target, q, depth, _ = INSTANCES[rules.trim_first_token]
+    target, q, depth, _ = ruled(rules.trim_first_token)
     assert distance(verifier(), target, lambda chance: rules.whole(chance, q, depth)) < EXACT
     assert distance(verifier(), target, lambda chance: rules.masked_before_drawing(chance, q, depth)) < EXACT
 
@@ -107,33 +90,6 @@ def test_q_other_than_the_one_drawn_from(verifier):
 
 
 # Two requests in one step.
-
-
-def top(scores, budget):
-    """How many of each request's scores are among the `budget` largest; ties go by position, then by request."""
-    ranked = sorted((-score, k, r) for r, row in enumerate(scores) for k, score in enumerate(row))[:budget]
-    return [sum(r == request for _, _, r in ranked) for request in range(len(scores))]
-
-
-def by(allocate):
-    """allocate: both drafts -> both verify lengths."""
-    return lambda drafts: [draft.cut(length) for draft, length in zip(drafts, allocate(drafts), strict=True)]
-
-
-def top_by_own_q(drafts):
-    return top([np.cumprod([row[t] for row, t in zip(d.q, d.tokens, strict=True)]) for d in drafts], 2)
-
-
-def top_by_survival(drafts):
-    """Survival from what comes before each token, and a budget fixed beforehand."""
-    return top([np.cumprod([row.max() for row in d.q]) for d in drafts], 2)
-
-
-def top_not_monotone(drafts):
-    """Scores known before their tokens, but a later one may outrank an earlier one: the budget buys the later first."""
-    scores = [[0.5, 0.9 if d.tokens[0] == 0 else 0.1] for d in drafts]
-    ranked = sorted(((-s, r, k) for r, row in enumerate(scores) for k, s in enumerate(row)))[:2]
-    return [max((k + 1 for _, r, k in ranked if r == request), default=0) for request in range(2)]
 
 
 def pairs(seed):
@@ -169,36 +125,6 @@ def test_global_budgets_are_harmless_under_coupled():
 # Two known bugs of block verification.
 
 
-class InnerRuleAtTheEnd(BlockVerifier):
-    """Treats the last submitted token as an inner one, because the draft went on before it was cut."""
-
-    def __init__(self, whole):
-        self.whole = whole
-
-    def judge(self, draft, rows, chance):
-        last, start = len(draft.tokens), rows.position(0)
-        reaches, targets = _reaches(draft, rows)
-        for i in range(len(reaches) - 1, 0, -1):
-            if chance.accept(_inner_keep(self.whole, i, reaches[i], targets[i]), rows.position(i - 1), start):
-                rest = targets[i].probs if i == last else residual(targets[i], draft, i, reaches[i])[0]
-                return Verdict(i, (*draft.tokens[:i], chance.draw(rest, rows.position(i), start)))
-        return Verdict(0, (chance.draw(residual(targets[0], draft, 0)[0], rows.position(0), start),))
-
-
-class ResidualOfRejection(BlockVerifier):
-    """Keeps as a block does, recovers as token-wise rejection does."""
-
-    def judge(self, draft, rows, chance):
-        last, start = len(draft.tokens), rows.position(0)
-        reaches, targets = _reaches(draft, rows)
-        for i in range(len(reaches) - 1, 0, -1):
-            keep = reaches[i] if i == last else _inner_keep(draft, i, reaches[i], targets[i])
-            if chance.accept(keep, rows.position(i - 1), start):
-                rest = targets[i].probs if i == last else residual(targets[i], draft, i)[0]
-                return Verdict(i, (*draft.tokens[:i], chance.draw(rest, rows.position(i), start)))
-        return Verdict(0, (chance.draw(residual(targets[0], draft, 0)[0], rows.position(0), start),))
-
-
 def test_the_inner_rule_at_a_truncated_end_is_caught():
     target, q = everywhere(0.5, 0.5), everywhere(0.4, 0.6)
 
@@ -216,8 +142,14 @@ def test_the_residual_of_rejection_with_block_acceptance_is_caught():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         target, q = random_table(rng, 3, 4), random_table(rng, 3, 3)
-        worst = max(worst, distance(ResidualOfRejection(), target, lambda c, q=q: rules.whole(c, q, 3), 4))
+        worst = max(worst, distance(ResidualOfRejection(), target, lambda c, q=q: rules.whole(c, q, 3), length=4))
     assert worst > 0.01
+
+
+@pytest.mark.parametrize("acceptance", [0.5, 1.0])
+def test_pinned_acceptance_is_caught(acceptance):
+    target, q = everywhere(0.5, 0.3, 0.2), everywhere(0.2, 0.3, 0.5)
+    assert distance(Pinned(acceptance), target, lambda chance: rules.whole(chance, q, 2)) > 0.1
 
 
 # Coins that come back: a rejection means that positions are judged again.

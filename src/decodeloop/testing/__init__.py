@@ -1,7 +1,6 @@
 """Checks that every component must pass: the project's own and those of other packages."""
 
-from decodeloop.testing.drafter import check_drafter, drafter_setup
-from decodeloop.testing.enumeration import (
+from decodeloop.evaluation.lossless.enumeration import (
     Branch,
     branches,
     continued,
@@ -10,9 +9,11 @@ from decodeloop.testing.enumeration import (
     target_law,
     total_variation,
 )
+from decodeloop.evaluation.lossless.tables import EXACT, TableRows, point_draft, sampled_draft
+from decodeloop.testing.drafter import check_drafter, drafter_setup
 from decodeloop.testing.policy import check_policy
 from decodeloop.testing.runner import Run, check_runner, pack
-from decodeloop.testing.verifier import EXACT, TableRows, check_verifier, point_draft, sampled_draft
+from decodeloop.testing.verifier import check_verifier
 
 __all__ = [
     "EXACT",

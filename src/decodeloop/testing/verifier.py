@@ -8,49 +8,21 @@ from itertools import product
 
 import numpy as np
 
+from decodeloop.evaluation.lossless.enumeration import (
+    Branch,
+    Table,
+    Tokens,
+    law,
+    random_table,
+    target_law,
+    total_variation,
+)
+from decodeloop.evaluation.lossless.tables import EXACT, TableRows, point_draft, sampled_draft
 from decodeloop.speculation import Draft, Verdict, Verifier
-from decodeloop.speculation.sampling import Distribution
-from decodeloop.testing.enumeration import Branch, Table, Tokens, law, random_table, target_law, total_variation
 from decodeloop.types import Knowledge
 
 VOCAB_SIZE = 3
 MAX_DEPTH = 3
-EXACT = 1e-12  # total variation under which two enumerated laws are the same
-
-
-class TableRows:
-    """TargetRows over a table, for a draft after the tokens `said`; it fails when rows are asked that can't exist."""
-
-    def __init__(self, table: Table, tokens: Tokens, said: Tokens = ()) -> None:
-        self._table, self._tokens, self._said = table, tokens, said
-        self._highest = -1
-
-    def __getitem__(self, i: int) -> Distribution:
-        assert i <= len(self._tokens), f"row {i} of a draft of {len(self._tokens)}"
-        assert i <= self._highest + 1, f"row {i} was asked after row {self._highest}: rows go in order"
-        if i > 0:
-            before = self._table[self._said + self._tokens[: i - 1]]
-            assert before.prob(self._tokens[i - 1]) > 0.0, f"row {i} was asked behind a token of probability 0"
-        self._highest = max(self._highest, i)
-        return self._table[self._said + self._tokens[:i]]
-
-    def position(self, i: int) -> int:
-        return len(self._said) + i
-
-
-def sampled_draft(chance: Branch, q: Table, length: int, said: Tokens = ()) -> Draft:
-    """`length` tokens drawn from q after `said`, with the rows that they were drawn from."""
-    tokens: Tokens = ()
-    rows = []
-    for _ in range(length):
-        row = q[said + tokens]
-        tokens = (*tokens, chance.draft(row, len(said) + len(tokens), len(said)))
-        rows.append(row.probs)
-    return Draft(tokens, tuple(rows), drafter="sampled")
-
-
-def point_draft(tokens: Tokens) -> Draft:
-    return Draft(tokens, None, drafter="point")
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ class BlockVerifier:
     def judge(self, draft: Draft, rows: TargetRows, chance: Chance) -> Verdict:
         last = len(draft.chain().tokens)
         start = rows.position(0)
-        reaches, targets = _reaches(draft, rows)
+        reaches, targets = reaches_of(draft, rows)
         for i in range(len(reaches) - 1, 0, -1):
-            keep = reaches[i] if i == last else _inner_keep(draft, i, reaches[i], targets[i])
+            keep = reaches[i] if i == last else inner_keep(draft, i, reaches[i], targets[i])
             if chance.accept(keep, rows.position(i - 1), start):
                 break
         else:
@@ -33,7 +33,7 @@ class BlockVerifier:
         return Verdict(i, (*draft.tokens[:i], chance.draw(rest, rows.position(i), start)))
 
 
-def _reaches(draft: Draft, rows: TargetRows) -> tuple[list[float], list[Distribution]]:
+def reaches_of(draft: Draft, rows: TargetRows) -> tuple[list[float], list[Distribution]]:
     """P_0.. and the rows after each, as far as P > 0: beyond, h is 0 and there is no row to ask for."""
     reaches, targets = [1.0], [rows[0]]
     for i in range(len(draft.tokens)):
@@ -45,7 +45,7 @@ def _reaches(draft: Draft, rows: TargetRows) -> tuple[list[float], list[Distribu
     return reaches, targets
 
 
-def _inner_keep(draft: Draft, i: int, reach: float, p: Distribution) -> float:
+def inner_keep(draft: Draft, i: int, reach: float, p: Distribution) -> float:
     """h_i; 1 where p = q and everything was kept so far."""
     mass = residual(p, draft, i, reach)[1]
     return 1.0 if mass + 1.0 - reach == 0.0 else mass / (mass + 1.0 - reach)
