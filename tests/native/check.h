@@ -46,4 +46,5 @@ void test_attention(const decodeloop::Kernels& kernels);
 void test_numbers();
 void test_matrix();
 void test_kv();
+void test_pace();
 void test_threads();

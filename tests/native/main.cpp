@@ -6,6 +6,7 @@ int main() {
     test_numbers();
     test_matrix();
     test_kv();
+    test_pace();
     test_threads();
     for (const decodeloop::Kernels* kernels : decodeloop::available_kernels()) {
         test_matmul(*kernels);

@@ -92,7 +92,8 @@ struct Case {
 void compare(const Case& c, const std::vector<int32_t>& first, const std::vector<int32_t>& last) {
     const std::string name = std::string(c.kernels.name) + " attention at " + std::to_string(last.front());
     std::vector<float> q = normal_values(first.size() * kPadded, 3, 0.4f);
-    for (size_t r = 0; r < first.size(); ++r) std::fill_n(q.begin() + static_cast<int>(r * kPadded + kHeadDim), 8, 0.0f);
+    for (size_t r = 0; r < first.size(); ++r)
+        std::fill_n(q.begin() + static_cast<int>(r * kPadded + kHeadDim), 8, 0.0f);
     const std::vector<float> together = c.run(q, first, last);
     const double tolerance = c.format == KvFormat::F32 ? 2e-6 : 2e-2;  // of weights and queries rounded to bfloat16
     for (size_t r = 0; r < first.size(); ++r) {

@@ -68,7 +68,8 @@ void test_format(const Kernels& kernels, Format format, int64_t outputs, int64_t
             check(all[static_cast<size_t>(m * width + n)] == 0, name + ": outputs beyond the last are zero");
     for (int64_t count = 1; count < kMostRows; ++count) {
         const std::vector<float> some = product(kernels, matrix, rows.set(), count);
-        check(same_bits(some.data(), all.data(), some.size()), name + ": " + std::to_string(count) + " rows, same bits");
+        const std::string rows = name + ": " + std::to_string(count) + " rows";
+        check(same_bits(some.data(), all.data(), some.size()), rows + ", same bits");
     }
 }
 

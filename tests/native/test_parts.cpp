@@ -1,5 +1,6 @@
 // What does not depend on an instruction set: number formats, packed matrices, the KV pool, the team of threads.
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 
@@ -7,6 +8,7 @@
 #include "kv.h"
 #include "matrix.h"
 #include "numbers.h"
+#include "pace.h"
 #include "threads.h"
 
 using namespace decodeloop;
@@ -81,6 +83,36 @@ void test_kv() {
                 }
         check(same, "entries swapped twice are home, a copied one is its source");
     }
+}
+
+void test_pace() {
+    using std::chrono::milliseconds;
+    Pace pace(2);
+    Pace::Clock::time_point now{};
+    const auto step = [&](int cpu_ms) {
+        const int threads = pace.threads(now);
+        now += milliseconds(10);
+        pace.observe(now, milliseconds(10), milliseconds(cpu_ms));
+        return threads;
+    };
+    const auto steps_alone = [&] {
+        int count = 1;
+        while (step(10) == 1) ++count;
+        return count;
+    };
+    const auto crowd = [&] {
+        int count = 0;
+        while (step(11) == 2) ++count;
+        return count;
+    };
+    for (int i = 0; i < 20; ++i) check(step(16) == 2, "a little missing is no reason");
+    check(crowd() < 6, "a core that is nearly all taken is one");
+    check(std::abs(steps_alone() - 10) < 2, "it is tried again after 100 ms");
+    crowd();
+    check(std::abs(steps_alone() - 20) < 2, "and after 200 ms when that fails");
+    for (int i = 0; i < 150; ++i) check(step(19) == 2, "it stays where the neighbour has gone");
+    crowd();
+    check(std::abs(steps_alone() - 10) < 2, "and asks as soon as at first");
 }
 
 void test_threads() {

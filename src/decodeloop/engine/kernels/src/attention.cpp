@@ -84,7 +84,8 @@ void Attention::plan_groups(Plan& plan, bool window, int threads) {
 }
 
 float* Attention::query(int64_t token, int64_t head) {
-    const int64_t row = (head / repeat_ * batch_->tokens + sorted_[static_cast<size_t>(token)]) * repeat_ + head % repeat_;
+    const int64_t place = sorted_[static_cast<size_t>(token)];
+    const int64_t row = (head / repeat_ * batch_->tokens + place) * repeat_ + head % repeat_;
     return reinterpret_cast<float*>(queries_.data()) + row * head_dim_;
 }
 

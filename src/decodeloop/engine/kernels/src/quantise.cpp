@@ -53,7 +53,8 @@ std::invalid_argument unknown_blocks(const std::string& kind) {
 
 void group_floats(const QuantGroup& group, Format format, float* weights) {
     const float d = half_to_float(group.d);
-    const float min = format == Format::Int4 ? half_to_float(group.min) : format == Format::Int4Symmetric ? -8.0f * d : 0;
+    const float symmetric = format == Format::Int4Symmetric ? -8.0f * d : 0.0f;
+    const float min = format == Format::Int4 ? half_to_float(group.min) : symmetric;
     for (int i = 0; i < kGroup; ++i) weights[i] = d * static_cast<float>(group.q[i]) + min;
 }
 
@@ -63,7 +64,8 @@ QuantGroup quantise_int8(const float* weights) {
     QuantGroup out{};
     out.d = float_to_half(largest / 127.0f);
     const float d = half_to_float(out.d);
-    for (int i = 0; i < kGroup; ++i) out.q[i] = static_cast<int8_t>(d == 0 ? 0 : clamp_round(weights[i] / d, -127, 127));
+    for (int i = 0; i < kGroup; ++i)
+        out.q[i] = static_cast<int8_t>(d == 0 ? 0 : clamp_round(weights[i] / d, -127, 127));
     return out;
 }
 

@@ -1,5 +1,6 @@
 #include "threads.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <stdexcept>
@@ -15,12 +16,18 @@ uint64_t pack(uint32_t phase, int begin, int end) {
     return (uint64_t{phase} << 32) | (static_cast<uint64_t>(begin) << 16) | static_cast<uint64_t>(end);
 }
 
+Pace::Clock::duration thread_cpu_time() {
+    timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
 // Phases are counted modulo 2^32.
 bool is_after(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }
 
 }  // namespace
 
-Team::Team(int threads) : threads_(threads) {
+Team::Team(int threads) : threads_(threads), active_(threads), pace_(threads) {
     if (threads < 1) throw std::invalid_argument("a team needs at least one thread");
     places_ = std::make_unique<Place[]>(static_cast<size_t>(threads));
     shares_ = std::make_unique<Share[]>(static_cast<size_t>(threads));
@@ -49,17 +56,32 @@ void Team::start_workers() {
 
 void Team::run(const std::function<void(int)>& work) {
     if (threads_ > 1 && owner_pid_ != getpid()) start_workers();
+    const auto started = Pace::Clock::now();
+    active_.store(pace_.threads(started), std::memory_order_relaxed);
     first_phase_ = places_[0].phase;
-    for (int thread = 0; thread < threads_; ++thread)
+    for (int thread = 0; thread < threads_; ++thread) {
         shares_[static_cast<size_t>(thread)].state.store(pack(first_phase_ - 1, 0, 0), std::memory_order_relaxed);
+        places_[static_cast<size_t>(thread)].cpu = {};
+    }
     work_ = &work;
     gate_.store(kOpen);
     round_.add(1);
-    work(0);
+    take_part(0);
     uint32_t inside = gate_.load();
     while (!gate_.replace(inside, inside & ~kOpen)) {
     }
     gate_.wait([](uint32_t gate) { return gate == 0; });
+    Pace::Clock::duration cpu{};
+    for (int thread = 0; thread < threads_; ++thread) cpu += places_[static_cast<size_t>(thread)].cpu;
+    pace_.observe(Pace::Clock::now(), Pace::Clock::now() - started, cpu);
+}
+
+void Team::take_part(int thread) {
+    Place& place = places_[static_cast<size_t>(thread)];
+    const Pace::Clock::duration before = thread_cpu_time();
+    place.phase = first_phase_;
+    (*work_)(thread);
+    place.cpu = thread_cpu_time() - before;
 }
 
 bool Team::enter() {
@@ -75,8 +97,7 @@ void Team::work_until_told(int thread, uint32_t seen) {
         seen = round_.load();
         if (stop_.load()) return;
         if (!enter()) continue;
-        places_[static_cast<size_t>(thread)].phase = first_phase_;
-        (*work_)(thread);
+        if (thread < active()) take_part(thread);
         gate_.add(static_cast<uint32_t>(-1));
     }
 }
@@ -112,8 +133,9 @@ bool Team::take(int owner, uint32_t phase, int count, bool from_end, int& unit) 
 int Team::claim(int thread, uint32_t phase, int count) {
     int unit;
     if (take(thread, phase, count, false, unit)) return unit;
-    for (int other = 1; other < threads_; ++other)
-        if (take((thread + other) % threads_, phase, count, true, unit)) return unit;
+    const int threads = active();
+    for (int other = 1; other < threads; ++other)
+        if (take((thread + other) % threads, phase, count, true, unit)) return unit;
     return -1;
 }
 

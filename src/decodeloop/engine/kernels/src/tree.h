@@ -20,7 +20,9 @@ public:
     void plan(const Batch& batch);
 
     // The first block, counted in positions / 16, in which a token's path differs from its slot's entries.
-    int64_t first_block(int64_t token) const { return first_blocks_.empty() ? kNone : first_blocks_[static_cast<size_t>(token)]; }
+    int64_t first_block(int64_t token) const {
+        return first_blocks_.empty() ? kNone : first_blocks_[static_cast<size_t>(token)];
+    }
 
     // Lay out block `block` (at or after first_block) of a token for one layer and key head.
     void lay_out(const Batch& batch, const KvPool& kv, int64_t layer, int64_t kv_head, int64_t token, int64_t block,
