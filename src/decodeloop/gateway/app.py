@@ -9,20 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from starlette.exceptions import HTTPException
-from starlette.routing import Route, Router
+from starlette.routing import Route
+from starlette.routing import Router as Routes
 from starlette.types import Receive, Scope, Send
 
 from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
-from decodeloop.gateway.fleet import Fleet
+from decodeloop.gateway.fleet import Fleet, Router, idlest
 from decodeloop.gateway.generate import CHAT, COMPLETION, Api, Generate
 from decodeloop.gateway.identity import authenticator_for
 from decodeloop.gateway.meter import Meter
 from decodeloop.gateway.metrics import Exposition
 from decodeloop.gateway.pages import Pages
 from decodeloop.gateway.settings import GatewaySettings
-from decodeloop.gateway.upstreams import Upstream
+from decodeloop.gateway.upstreams import RelayUpstream, Upstream
+from decodeloop.gateway.upstreams.remote import RemoteUpstream
 from decodeloop.types import RequestRefused
 
 __all__ = ["Gateway", "build_app"]
@@ -35,9 +37,20 @@ Handler = Callable[[Exchange], Awaitable[None]]
 EXCHANGE = "decodeloop.exchange"  # where a scope carries it
 
 
-def build_app(settings: GatewaySettings, upstreams: Mapping[str, Upstream]) -> Gateway:
-    """An ASGI application that serves `upstreams` (by name); its lifespan starts and closes them."""
-    fleet, meter = Fleet(upstreams), Meter()
+def build_app(
+    settings: GatewaySettings, upstreams: Mapping[str, Upstream | RelayUpstream], *, route: Router = idlest
+) -> Gateway:
+    """An ASGI application that serves `upstreams` (by name) and those of the settings; its lifespan starts and closes
+    them.
+
+    Raises:
+        ValueError: a name that is taken, or that no upstream has.
+    """
+    remote = {name: RemoteUpstream(name, each) for name, each in settings.upstreams.items()}
+    if remote.keys() & upstreams.keys():
+        raise ValueError(f"an upstream of this process is called {', '.join(remote.keys() & upstreams.keys())} already")
+    fleet = Fleet({**upstreams, **remote}, settings.pools, route=route, breaker=settings.breaker)
+    meter = Meter()
     admission = Admission(settings.limits.max_concurrent_requests)
     authenticator = authenticator_for(settings.api_keys)
     pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission))
@@ -63,8 +76,8 @@ class Gateway:
     def __init__(
         self, routes: list[Route], *, fleet: Fleet, admission: Admission, meter: Meter, retry_after_s: int
     ) -> None:
-        self._fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
-        self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
+        self.fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
+        self._router = Routes(routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -113,12 +126,12 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
-        await self._fleet.start()
+        await self.fleet.start()
         try:
             yield
         finally:
             self._admission.draining = True
-            await self._fleet.close()
+            await self.fleet.close()
 
 
 class _Endpoint:

@@ -122,7 +122,7 @@ class Fleet:
         )
 
     def choose(self, asked: Asked, tried: Collection[str] = ()) -> tuple[Route, Lease]:
-        """The way of a request, to a server not yet tried. The lease must be entered at once.
+        """The way of a request, to a server not yet tried. The caller ends the lease.
 
         Raises:
             RequestRefused: 404 for an unknown model, 400 when no pool takes its fields, 503 when none that serves it

@@ -23,7 +23,7 @@ from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import answer_chunks, watched
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.wire.answer import Answer
-from decodeloop.gateway.wire.envelope import read_envelope
+from decodeloop.gateway.wire.envelope import Envelope, read_envelope
 from decodeloop.gateway.wire.events import AnswerReader
 from decodeloop.gateway.wire.parse import Arrival, Call, parse_chat, parse_completion
 from decodeloop.gateway.wire.shapes import ChatShape, CompletionShape, Shape
@@ -76,7 +76,9 @@ class Generate:
                 await self._routed(exchange, raw, arrival)
             else:
                 call = self.api.parse(raw, arrival, self.settings.limits)
-                await self._own(exchange, call, *self.fleet.choose(_asked(exchange, call)))
+                route, lease = self.fleet.choose(_asked(exchange, call))
+                with lease:
+                    await self._own(exchange, call, route, lease)
 
     async def _routed(self, exchange: Exchange, raw: bytes, arrival: Arrival) -> None:
         """Who answers decides how much of the body must be understood here."""
@@ -93,14 +95,21 @@ class Generate:
             prefix=envelope.prefix,
         )
         route, lease = self.fleet.choose(asked)
-        if not isinstance(lease.member.upstream, RelayUpstream):
-            await self._own(exchange, self.api.parse(raw, arrival, limits), route, lease)
-            return
+        with lease:
+            if isinstance(lease.member.upstream, RelayUpstream):
+                await self._elsewhere(exchange, envelope, asked, route, lease)
+            else:
+                await self._own(exchange, self.api.parse(raw, arrival, limits), route, lease)
+
+    async def _elsewhere(
+        self, exchange: Exchange, envelope: Envelope, asked: Asked, route: Route, lease: Lease
+    ) -> None:
+        """Answered by another server, which reads the body by itself."""
         _tell(exchange, route, lease)
-        timing = self.meter.request(
-            lease.member.name, envelope.model, arrived_s=exchange.arrived_s, choices=envelope.choices
-        )
-        relay = Relay(exchange, envelope, asked, self.fleet, timing, self.meter.clock, self.settings, AnswerReader())
+        name = lease.member.name
+        timing = self.meter.request(name, envelope.model, arrived_s=exchange.arrived_s, choices=envelope.choices)
+        clock = self.meter.clock
+        relay = Relay(exchange, envelope, asked, self.fleet, timing, clock, self.settings, AnswerReader())
         with timing.ended():
             await relay.run(lease)
 
@@ -114,7 +123,7 @@ class Generate:
         name = lease.member.name
         timing = self.meter.request(name, call.model, arrived_s=exchange.arrived_s, choices=call.choices)
         run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings)
-        with lease, timing.ended():
+        with timing.ended():
             try:
                 await (run.streamed() if call.stream else run.whole())
                 lease.succeeded()

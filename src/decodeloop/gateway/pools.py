@@ -93,21 +93,26 @@ class Member:
         return any(card.id == model for card in self.upstream.models())
 
 
-@dataclass(slots=True)
 class Lease:
-    """A request on its way to a server: counted from here to its end, however it ends."""
+    """A request on its way to a server: counted from here to `end`, however it ends."""
 
-    pool: PoolState
-    member: Member
-    clock: Callable[[], float]
-    _judged: bool = False
+    def __init__(self, pool: PoolState, member: Member, clock: Callable[[], float]) -> None:
+        self.pool, self.member, self._clock = pool, member, clock
+        self._judged = self._ended = False
+        member.enter()
+        member.breaker.begin()
 
     def __enter__(self) -> Lease:
-        self.member.enter()
-        self.member.breaker.begin()
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Again does nothing."""
+        if self._ended:
+            return
+        self._ended = True
         self.member.leave()
         if not self._judged:
             self.member.breaker.released()
@@ -118,11 +123,11 @@ class Lease:
 
     def full(self, retry_after_s: float | None) -> None:
         self._judge()
-        self.member.breaker.full(self.clock(), retry_after_s)
+        self.member.breaker.full(self._clock(), retry_after_s)
 
     def failed(self) -> None:
         self._judge()
-        self.member.breaker.failed(self.clock())
+        self.member.breaker.failed(self._clock())
 
     def _judge(self) -> None:
         assert not self._judged, "a lease is judged once"

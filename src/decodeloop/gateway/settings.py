@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from decodeloop.gateway.breaker import BreakerSettings
+from decodeloop.gateway.pools import PoolSettings
+from decodeloop.gateway.upstreams.remote import RemoteSettings
 
 __all__ = ["GatewaySettings", "Limits"]
 
@@ -24,9 +29,9 @@ class Limits:
     drain_s: int = 30  # for running requests at shutdown
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) <= 0:
-                raise ValueError(f"{field.name} must be above 0")
+        for limit in fields(self):
+            if getattr(self, limit.name) <= 0:
+                raise ValueError(f"{limit.name} must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,9 @@ class GatewaySettings:
     heartbeat_s: float = 15.0  # of silence in a stream before a comment is sent
     retry_after_s: int = 1  # told to clients with 429 and 503
     limits: Limits = Limits()
+    upstreams: Mapping[str, RemoteSettings] = field(default_factory=dict)  # beside what this process embeds
+    pools: Mapping[str, PoolSettings] = field(default_factory=dict)  # none: all upstreams are one
+    breaker: BreakerSettings = BreakerSettings()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
