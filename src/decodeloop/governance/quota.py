@@ -74,6 +74,13 @@ class Window(StrEnum):
         month = self.slice_at(now_s) + 1
         return datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp() - now_s
 
+    def until_s(self, now_s: float) -> float:
+        """When what is used now counts no more (Unix time); 0: it always does."""
+        frees_s = self.frees_s(now_s)
+        if frees_s is None:
+            return 0.0
+        return now_s + frees_s + (_ROLLING_S[self] if self.rolls else 0)
+
 
 _ROLLING_S = {Window.SECOND: 1, Window.MINUTE: 60, Window.HOUR: 3600}
 
@@ -105,7 +112,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A reservation's part in one counter: `amount` in `slice`, refused where slices >= oldest would exceed `cap`."""
+    """A reservation's part in one counter: `amount` in `slice`, refused where slices >= oldest would exceed `cap`.
+
+    until_s: from then on the slice may be forgotten (0: never).
+    """
 
     counter: str
     slice: int
@@ -113,6 +123,7 @@ class Hold:
     cap: int
     amount: int
     unit: Unit
+    until_s: float = 0.0
 
 
 def holds_for(limits: Iterable[Limit], identity: Identity, bound: Charge, now_s: float) -> tuple[Hold, ...]:
@@ -128,6 +139,7 @@ def holds_for(limits: Iterable[Limit], identity: Identity, bound: Charge, now_s:
             limit.amount,
             limit.unit.of(bound),
             limit.unit,
+            limit.window.until_s(now_s),
         )
         for limit in limits
         if limit.scope.covers(identity)

@@ -1,0 +1,213 @@
+"""Books and records in one SQLite file (WAL): all tables change in one transaction, so they always agree.
+
+One thread owns the connection. It takes whatever is queued and commits it as one transaction: under load a commit is
+shared by many requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from decodeloop.gateway.store import Opening, Record, Reserved, StoreUnavailable
+from decodeloop.gateway.store import sqlite_steps as steps
+from decodeloop.governance.ledger import LedgerRow, Reservation
+from decodeloop.governance.quota import Hold
+from decodeloop.types import Usage
+
+__all__ = ["SqliteBooks"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Step = Callable[[sqlite3.Connection], Any]
+
+MOST_TOGETHER = 512  # steps in a transaction
+BUSY_S = 5.0  # for another process's transaction
+
+
+class SqliteBooks:
+    """Implements Books and Records. path: a file, which any number of processes on this machine may share.
+
+    instance: this gateway's name, new with every start. lease_s: a gateway that has not been heard of for so long is
+    dead, and its open requests are charged. clock: Unix seconds. full_sync: survive loss of power, not only of the
+    process, for a disk write a transaction.
+    """
+
+    def __init__(
+        self, path: str, *, instance: str, clock: Callable[[], float], lease_s: float = 15.0, full_sync: bool = False
+    ) -> None:
+        self._path, self._instance, self._clock = path, instance, clock
+        self._lease_s, self._full_sync = lease_s, full_sync
+        self._steps: queue.SimpleQueue[tuple[Step, Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="decodeloop-books", daemon=True)
+        self._beat: asyncio.Task[None] | None = None
+        self._unwritten: list[LedgerRow] = []  # settled while the file could not be written
+
+    async def start(self) -> None:
+        opened: Future[Any] = Future()
+        self._steps.put((lambda connection: None, opened))
+        self._thread.start()
+        await _result(opened)
+        await self._beat_once()
+        self._beat = asyncio.create_task(self._beating())
+
+    async def close(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+        await self._do(lambda connection: steps.forget_instance(connection, self._instance))
+        self._steps.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def reserve(self, opening: Opening) -> Reserved:
+        now_s = self._clock()
+        return await self._do(lambda connection: steps.reserve(connection, opening, self._instance, now_s))
+
+    async def extend(self, id: str, holds: tuple[Hold, ...], bound: Usage) -> Reserved:
+        return await self._do(lambda connection: steps.extend(connection, id, holds, bound))
+
+    def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
+        self._steps.put((lambda connection: steps.checkpoint(connection, usages), Future()))
+
+    def settle(self, row: LedgerRow) -> None:
+        done: Future[Any] = Future()
+        done.add_done_callback(lambda future: self._unwritten.append(row) if future.exception() else None)
+        self._steps.put((lambda connection: steps.settle(connection, row), done))
+
+    async def flush(self) -> None:
+        await self._do(lambda connection: None)
+
+    async def rows(self, since_s: float, until_s: float) -> Sequence[LedgerRow]:
+        return await self._do(lambda connection: steps.rows(connection, since_s, until_s))
+
+    async def open(self) -> Sequence[tuple[Reservation, tuple[Hold, ...]]]:
+        return await self._do(steps.open_reservations)
+
+    async def used(self, counters: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+        return await self._do(lambda connection: steps.used(connection, counters))
+
+    async def rebuild(self) -> None:
+        """Compute all counters anew from the ledger and the open reservations."""
+        await self._do(steps.rebuild)
+
+    async def revision(self) -> int:
+        return await self._do(steps.revision)
+
+    async def read(self) -> Sequence[Record]:
+        return await self._do(steps.records)
+
+    async def put(self, record: Record) -> None:
+        await self._do(lambda connection: steps.put_record(connection, record))
+
+    async def remove(self, kind: str, id: str) -> bool:
+        return await self._do(lambda connection: steps.remove_record(connection, kind, id))
+
+    async def _do(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        if not self._thread.is_alive():
+            raise StoreUnavailable("the books are closed")
+        done: Future[T] = Future()
+        self._steps.put((step, done))
+        return await _result(done)
+
+    async def _beating(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            try:
+                await self._beat_once()
+            except StoreUnavailable as error:
+                log.warning("%s: %s", self._path, error)
+
+    async def _beat_once(self) -> None:
+        """Say that this gateway lives, write what could not be, charge for the dead."""
+        now_s = self._clock()
+        unwritten, self._unwritten = self._unwritten, []
+        for row in unwritten:
+            self.settle(row)
+        charged = await self._do(lambda connection: steps.beat(connection, self._instance, now_s, self._lease_s))
+        if charged:
+            log.warning("%d requests of gateways that died are charged by estimate", charged)
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while True:
+            batch, last = self._batch()
+            if connection is None:
+                connection = self._connected(batch)
+            if connection is not None and batch:
+                _commit(connection, batch)
+            if last:
+                break
+        if connection is not None:
+            connection.close()
+
+    def _batch(self) -> tuple[list[tuple[Step, Future[Any]]], bool]:
+        batch = []
+        item = self._steps.get()
+        while item is not None:
+            batch.append(item)
+            if len(batch) == MOST_TOGETHER:
+                return batch, False
+            try:
+                item = self._steps.get_nowait()
+            except queue.Empty:
+                return batch, False
+        return batch, True
+
+    def _connected(self, batch: Sequence[tuple[Step, Future[Any]]]) -> sqlite3.Connection | None:
+        try:
+            connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, cached_statements=64)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={'FULL' if self._full_sync else 'NORMAL'}")
+            steps.create(connection)
+        except sqlite3.Error as error:
+            for _, done in batch:
+                _fail(done, StoreUnavailable(f"can't open {self._path}: {error}"))
+            return None
+        return connection
+
+
+def _commit(connection: sqlite3.Connection, batch: Sequence[tuple[Step, Future[Any]]]) -> None:
+    """All steps in one transaction; where one fails, each in its own."""
+    try:
+        results = _transaction(connection, [step for step, _ in batch])
+    except Exception as error:
+        if len(batch) == 1:
+            _fail(batch[0][1], _told(error))
+            return
+        for each in batch:
+            _commit(connection, [each])
+        return
+    for (_, done), result in zip(batch, results, strict=True):
+        if done.set_running_or_notify_cancel():
+            done.set_result(result)
+
+
+def _transaction(connection: sqlite3.Connection, each: Sequence[Step]) -> list[Any]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        results = [step(connection) for step in each]
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return results
+
+
+def _told(error: Exception) -> Exception:
+    return StoreUnavailable(str(error)) if isinstance(error, sqlite3.Error) else error
+
+
+def _fail(done: Future[Any], error: Exception) -> None:
+    if done.set_running_or_notify_cancel():
+        done.set_exception(error)
+
+
+async def _result(done: Future[T]) -> T:
+    return await asyncio.wrap_future(done)

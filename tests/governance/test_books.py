@@ -1,0 +1,306 @@
+"""Books: never overspent, never lost, billed once; the same for every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from books_rig import ANA, NOON_S, PRICE, Clock, agree, limit, opening, row
+from decodeloop.gateway.store import Idempotency, Refusal, StoreUnavailable
+from decodeloop.gateway.store.sqlite import SqliteBooks
+from decodeloop.governance.ledger import Outcome
+from decodeloop.governance.quota import Unit, Window
+from decodeloop.types import Usage
+
+LIMITS = (
+    limit(1000),
+    limit(10_000_000, Unit.MONEY, organization="acme", user="*"),
+    limit(50, Unit.REQUESTS, Window.MINUTE, organization="acme"),
+)
+LASTING = LIMITS[:2]  # whose counters are never forgotten
+STANDING = Clock()
+HUNDRED = Usage(prompt=60, completion=40)
+
+
+@pytest.fixture
+def path(tmp_path: Any) -> str:
+    return str(tmp_path / "books.sqlite3")
+
+
+def books(path: str, instance: str = "one", clock: Callable[[], float] = STANDING, **options: Any) -> SqliteBooks:
+    return SqliteBooks(path, instance=instance, clock=clock, **options)
+
+
+def run(work: Callable[..., Any], *each: SqliteBooks) -> Any:
+    async def whole() -> Any:
+        for one in each:
+            await one.start()
+        try:
+            return await work(*each)
+        finally:
+            for one in each:
+                await one.close()
+
+    return asyncio.run(whole())
+
+
+def test_a_budget_for_ten_admits_ten_of_many_at_once(path: str) -> None:
+    async def work(one: SqliteBooks) -> None:
+        got = await asyncio.gather(*[one.reserve(opening(f"r{i}", LIMITS, HUNDRED)) for i in range(40)])
+        assert sum(each.refusal is None for each in got) == 10
+        assert {each.refusal for each in got} == {None, Refusal.LIMIT}
+        await agree(one, opening("x", LIMITS, HUNDRED).holds)
+
+    run(work, books(path))
+
+
+def test_gateways_share_a_budget(path: str) -> None:
+    async def work(*each: SqliteBooks) -> None:
+        got = await asyncio.gather(
+            *[one.reserve(opening(f"{i}-{j}", LIMITS, HUNDRED)) for j in range(20) for i, one in enumerate(each)]
+        )
+        assert sum(answer.refusal is None for answer in got) == 10
+
+    run(work, books(path), books(path, "two"), books(path, "three"))
+
+
+def test_what_was_not_used_is_free_again(path: str) -> None:
+    async def work(one: SqliteBooks) -> None:
+        for place in range(30):  # of 100 reserved 20 are used: 30 fit one after another, though not at once
+            id = f"r{place}"
+            assert (await one.reserve(opening(id, LIMITS, HUNDRED))).refusal is None
+            one.settle(row(id, Usage(prompt=15, completion=5)))
+        holds = opening("x", LIMITS, HUNDRED).holds
+        await agree(one, holds)
+        assert max(await one.used([(hold.counter, hold.oldest) for hold in holds if hold.unit is Unit.TOKENS])) == 600
+
+    run(work, books(path))
+
+
+def test_a_request_settles_once(path: str) -> None:
+    async def work(one: SqliteBooks) -> None:
+        await one.reserve(opening("r", LIMITS, HUNDRED))
+        for tokens in (5, 9):
+            one.settle(row("r", Usage(prompt=15, completion=tokens)))
+        (entry,) = await one.rows(0, 1e12)
+        assert entry == row("r", Usage(prompt=15, completion=5))
+
+    run(work, books(path))
+
+
+@pytest.mark.parametrize("known", [None, Usage(prompt=15, completion=7)])
+def test_a_gateway_that_died_is_charged_and_put_right_later(path: str, known: Usage | None) -> None:
+    clock = Clock()
+
+    async def work() -> None:
+        dead, alive = books(path, "dead", clock), books(path, "alive", clock)
+        await dead.start()
+        await dead.reserve(opening("r", LIMITS, HUNDRED))
+        if known is not None:
+            dead.checkpoint([("r", known)])
+        await dead.flush()
+        clock.now_s += 10
+        await alive.start()
+        assert len(await alive.open()) == 1, "its lease isn't over: it may live"
+        clock.now_s += 10
+        await alive._beat_once()
+        (entry,) = await alive.rows(0, 1e12)
+        assert (entry.outcome, entry.usage) == (Outcome.ESTIMATED, known or HUNDRED)
+        holds = opening("x", LIMITS, HUNDRED).holds
+        await agree(alive, holds)
+        dead.settle(row("r", Usage(prompt=15, completion=9)))  # it was only asleep
+        await dead.flush()
+        both = await alive.rows(0, 1e12)
+        assert [each.outcome for each in both] == [Outcome.ESTIMATED, Outcome.CORRECTION] or len(both) == 2
+        assert sum(each.usage.completion for each in both) == 9
+        assert sum(each.billed for each in both) == PRICE.of(Usage(prompt=15, completion=9))
+        await agree(alive, holds)
+        for one in (dead, alive):
+            await one.close()
+
+    asyncio.run(work())
+
+
+def test_a_reservation_grows_as_far_as_the_budget(path: str) -> None:
+    async def work(one: SqliteBooks) -> None:
+        await one.reserve(opening("r", LIMITS, HUNDRED))
+        more = Usage(prompt=60, completion=900)
+        assert (await one.extend("r", opening("r", LIMITS, more).holds, more)).refusal is None
+        most = Usage(prompt=60, completion=941)
+        assert (await one.extend("r", opening("r", LIMITS, most).holds, most)).refusal is Refusal.LIMIT
+        ((reservation, holds),) = await one.open()
+        assert reservation.bound == more
+        await agree(one, holds)
+        assert (await one.extend("gone", holds, more)).refusal is Refusal.LIMIT
+
+    run(work, books(path))
+
+
+def test_an_idempotency_key_is_billed_once(path: str) -> None:
+    key = Idempotency("acme", "k", b"body")
+
+    async def work(one: SqliteBooks) -> None:
+        async def again(name: Idempotency = key) -> Refusal | None:
+            return (await one.reserve(opening("second", LIMITS, HUNDRED, idempotency=name))).refusal
+
+        first = opening("first", LIMITS, HUNDRED, idempotency=key)
+        assert (await one.reserve(first)).refusal is None
+        assert await again() is Refusal.IN_FLIGHT
+        assert await again(Idempotency("acme", "k", b"other")) is Refusal.MISMATCH
+        one.settle(row("first", HUNDRED))
+        assert await again() is Refusal.USED
+        assert await again(Idempotency("other", "k", b"body")) is None
+        one.settle(row("second", Usage(), Outcome.FAILED))
+        assert len(await one.rows(0, 1e12)) == 2
+
+    run(work, books(path))
+
+
+def test_a_key_whose_request_failed_unbilled_may_be_tried_again(path: str) -> None:
+    key = Idempotency("acme", "k", b"body")
+
+    async def work(one: SqliteBooks) -> None:
+        for id in ("first", "second"):
+            assert (await one.reserve(opening(id, LIMITS, HUNDRED, idempotency=key))).refusal is None
+            one.settle(row(id, Usage(), Outcome.FAILED))
+
+    run(work, books(path))
+
+
+def test_counters_are_rebuilt_under_load_without_a_false_refusal(path: str) -> None:
+    """A key at 60 % of its cap, 16 requests at a time of 2 % each, which fit; the counters are rebuilt all along."""
+
+    async def work(one: SqliteBooks, two: SqliteBooks) -> None:
+        big = (limit(10_000),)
+        await one.reserve(opening("base", big, Usage(prompt=6000)))
+        one.settle(row("base", Usage(prompt=6000)))
+
+        async def client(name: int) -> None:
+            for place in range(6):
+                id = f"{name}-{place}"
+                assert (await one.reserve(opening(id, big, Usage(prompt=60, completion=140)))).refusal is None, id
+                await asyncio.sleep(0)
+                one.settle(row(id, Usage(prompt=5, completion=3)))
+
+        async def rebuilding() -> None:
+            while not done.is_set():
+                await two.rebuild()
+                await one._do(_exact)
+
+        done = asyncio.Event()
+        watcher = asyncio.create_task(rebuilding())
+        await asyncio.gather(*[client(name) for name in range(16)])
+        done.set()
+        await watcher
+        await agree(one, opening("x", big, HUNDRED).holds)
+        assert await one.used([(opening("x", big, HUNDRED).holds[0].counter, 0)]) == (6000 + 96 * 8,)
+
+    run(work, books(path), books(path, "two"))
+
+
+def _exact(connection: Any) -> None:
+    """In one transaction: counter == ledger + open reservations."""
+    (counter,) = connection.execute("SELECT sum(used) FROM counters").fetchone()
+    (settled,) = connection.execute("SELECT sum(prompt_tokens + completion_tokens) FROM ledger").fetchone()
+    (held,) = connection.execute("SELECT coalesce(sum(json_extract(holds, '$[0][4]')), 0) FROM reservations").fetchone()
+    assert counter == settled + held
+
+
+def test_a_rolling_window_never_holds_more_than_its_amount(path: str) -> None:
+    clock = Clock()
+    minute = (limit(1000, Unit.TOKENS, Window.MINUTE),)
+    admitted: list[float] = []
+
+    async def work(one: SqliteBooks) -> None:
+        for step in range(240):
+            clock.now_s = NOON_S + step * 1.7
+            id = f"r{step}"
+            got = await one.reserve(opening(id, minute, HUNDRED, now_s=clock.now_s))
+            if got.refusal is None:
+                admitted.append(clock.now_s)
+                one.settle(row(id, HUNDRED))
+
+    run(work, books(path, clock=clock))
+    for start in admitted:
+        assert sum(start <= at < start + 60 for at in admitted) <= 10
+    assert len(admitted) > 40, "it refills"
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["reserve", "settle", "extend", "die", "rebuild"]), st.integers(0, 5), st.integers(0, 300)
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_happens_counters_are_ledger_plus_reservations(history: list[tuple[str, int, int]]) -> None:
+    clock = Clock()
+
+    async def work(one: SqliteBooks) -> None:
+        two = books_of_a_dead_gateway(one, clock)
+        holds = opening("x", LASTING, HUNDRED).holds
+        names = {}
+        for step, (what, who, amount) in enumerate(history):
+            bound = Usage(prompt=amount, completion=amount)
+            if what == "reserve":
+                id = f"{who}-{step}"
+                if (await one.reserve(opening(id, LASTING, bound))).refusal is None:
+                    names[who] = id
+            elif what == "settle" and who in names:
+                one.settle(row(names[who], Usage(prompt=amount // 4, completion=amount // 4)))
+            elif what == "extend" and who in names:
+                await one.extend(names[who], opening(names[who], LASTING, Usage(300, 0, 300)).holds, Usage(300, 0, 300))
+            elif what == "die":
+                await two(step)
+            elif what == "rebuild":
+                await one.rebuild()
+            await agree(one, holds)
+
+    run(work, books(":memory:", clock=clock))
+
+
+def books_of_a_dead_gateway(one: SqliteBooks, clock: Clock) -> Any:
+    async def die(step: int) -> None:
+        one._instance = f"reborn-{step}"
+        clock.now_s += 100
+        await one._beat_once()
+
+    return die
+
+
+def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path: Any) -> None:
+    async def work() -> None:
+        one = books(str(tmp_path / "no" / "such" / "place"))
+        with pytest.raises(StoreUnavailable, match="can't open"):
+            await one.start()
+
+    asyncio.run(work())
+
+
+def test_a_full_disk_refuses_and_recovers(path: str) -> None:
+    async def work(one: SqliteBooks) -> None:
+        await one.reserve(opening("r", LIMITS, HUNDRED))
+        pages = await one._do(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+        await one._do(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        with pytest.raises(StoreUnavailable, match="full"):
+            await asyncio.gather(*[one.reserve(opening(f"r{place}", (), HUNDRED)) for place in range(300)])
+        one.settle(row("r", HUNDRED, model="m" * 100_000))
+        await one.flush()
+        assert await one.rows(0, 1e12) == []
+        await one._do(lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchone())
+        await one._beat_once()
+        assert [entry.request_id for entry in await one.rows(0, 1e12)] == ["r"], "nothing settled was lost"
+
+    run(work, books(path))
+
+
+def test_who_asks_decides_which_counters_are_held() -> None:
+    holds = opening("r", (limit(5, organization="other"), limit(5, organization="acme", user="*")), HUNDRED).holds
+    assert [hold.counter for hold in holds] == [f"tokens-total-acme-*|acme/{ANA.user}//"]
