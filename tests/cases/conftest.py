@@ -9,10 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
 
-from decodeloop.engine.build import choose_runner
-from decodeloop.engine.models.sources import open_checkpoint
-from decodeloop.engine.settings import EngineSettings
-from real import Tiny
+from real import RUNNERS, Tiny
 from tiny import tiny_hf
 
 SIZE = {"vocab_size": 320, "max_position_embeddings": 5120}
@@ -24,10 +21,14 @@ def models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny(models) -> Tiny:
-    checkpoint = open_checkpoint(tiny_hf("llama", models / "tiny", **SIZE))
-    settings = EngineSettings(runner="torch", fixed_shape=True, threads=1)
-    return Tiny(checkpoint, choose_runner(checkpoint, settings).runner)
+def tiny_path(models) -> Path:
+    return tiny_hf("llama", models / "tiny", **SIZE)
+
+
+@pytest.fixture(scope="session", params=RUNNERS)
+def tiny(request, tiny_path) -> Tiny:
+    """The cases are the same on every runner."""
+    return Tiny.open(tiny_path, **RUNNERS[request.param])
 
 
 @pytest.fixture(scope="session")

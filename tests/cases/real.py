@@ -1,4 +1,4 @@
-"""A tiny real model behind the real engine: torch in its batch-invariant mode, asked through its worker."""
+"""A tiny real model behind the real engine, asked through its worker, on a runner that is batch-invariant."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from compiler import needs_compiled
 from decodeloop.engine.ask import Answer, ask
-from decodeloop.engine.build import EmbeddedEngine, build_engine
+from decodeloop.engine.build import EmbeddedEngine, build_engine, choose_runner
 from decodeloop.engine.kv_cache import KvCache
 from decodeloop.engine.models import Checkpoint
+from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.speculation.forward import Runner
 from decodeloop.types import Identity, Request, SamplingParams, StepRecord
 
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 1.0, "frequency_penalty": 0.8}
 TEXT = "the cat sat on the mat, the cat sat on the mat, the cat"
 
 
@@ -60,12 +64,24 @@ class Running:
         return self.engine.engine.scheduler.cache
 
 
+BASE = EngineSettings(threads=1, max_context=512, kv_memory_mb=8, policy="fixed", drafters=("ngram",))
+RUNNERS = {"torch": {"runner": "torch", "fixed_shape": True}, "native": {"runner": "native"}}
+
+
 @dataclass(frozen=True)
 class Tiny:
-    """One checkpoint, one runner for all engines that are made of it."""
+    """One checkpoint and one runner for all engines made of it. settings: theirs, unless a test says otherwise."""
 
     checkpoint: Checkpoint
     runner: Runner
+    settings: EngineSettings
+
+    @classmethod
+    def open(cls, path: Path, **settings: Any) -> Tiny:
+        checkpoint, chosen = open_checkpoint(path), replace(BASE, **settings)
+        if chosen.runner == "native":
+            needs_compiled()
+        return cls(checkpoint, choose_runner(checkpoint, chosen).runner, chosen)
 
     @contextmanager
     def engine(self, *, extra_drafters=None, blocks: int | None = None, **settings: Any):
@@ -73,10 +89,7 @@ class Tiny:
 
         blocks: of the KV pool, if less than what `kv_memory_mb` affords.
         """
-        base = EngineSettings(
-            runner="torch", fixed_shape=True, threads=1, max_context=512, kv_memory_mb=8, policy="fixed"
-        )
-        settings = replace(base, **settings)
+        settings = replace(self.settings, **settings)
         records: list[StepRecord] = []
         engine = build_engine(
             self.checkpoint,
@@ -102,6 +115,27 @@ class Tiny:
         """Each alone, cold, without drafts: what every other way of serving must equal."""
         with self.engine(policy="off", drafters=(), prefix_caching=False) as running:
             return running.ask(*requests, at_once=1)
+
+
+def every_kind(tiny: Tiny) -> list[Request]:
+    """One request of each kind, ends that really occur in its plain text included."""
+    first = tiny.plain(request(max_tokens=40))[0]
+    text, ids = first.texts[0], first.token_ids[0]
+    return [
+        request(max_tokens=40, logprobs=3),
+        request(max_tokens=40, temperature=1.0, logprobs=1),
+        request(**PENALTIES),
+        request(**PENALTIES, temperature=0.9, seed=2),
+        request(temperature=1.3, top_k=20, top_p=0.9, min_p=0.01, logit_bias=((70, 3.0), (71, -100.0)), seed=3),
+        request(temperature=1.0, allowed_token_ids=(40, 41, 42, 43), seed=4),
+        request(temperature=1.0, banned_token_ids=tuple(range(3, 200)), seed=5),
+        request(max_tokens=40, stop_token_ids=(ids[13],), logprobs=0),
+        request(max_tokens=40, stop=(text[9:12],), logprobs=0),
+        request(max_tokens=40, min_tokens=20, stop_token_ids=(ids[2], ids[6], ids[19])),
+        request((5, 6, 7) * 20, max_tokens=32),
+        request((9,), max_tokens=32, temperature=1.0, seed=6),
+        *(request(max_tokens=most, temperature=0.5, seed=most) for most in range(1, 10)),
+    ]
 
 
 def differences(answers: Sequence[Answer], expected: Sequence[Answer]) -> list[str]:

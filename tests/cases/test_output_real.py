@@ -7,37 +7,16 @@ import pytest
 
 from decodeloop.speculation.drafters.scripted import OracleDrafter, ScriptedDrafter, WrongDrafter
 from decodeloop.types import FinishReason
-from real import TEXT, differences, drafting, request, texts_of
+from real import PENALTIES, RUNNERS, TEXT, Tiny, differences, drafting, every_kind, request, texts_of
+from tiny import tiny_hf
 
-PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 1.0, "frequency_penalty": 0.8}
 PAID = ("first layer", "other model")
 
 
 @pytest.fixture(scope="module")
-def asked(tiny):
-    """One request of each kind, ends that really occur in its plain text included."""
-    first = tiny.plain(request(max_tokens=40))[0]
-    text, ids = first.texts[0], first.token_ids[0]
-    return [
-        request(max_tokens=40, logprobs=3),
-        request(max_tokens=40, temperature=1.0, logprobs=1),
-        request(**PENALTIES),
-        request(**PENALTIES, temperature=0.9, seed=2),
-        request(temperature=1.3, top_k=20, top_p=0.9, min_p=0.01, logit_bias=((70, 3.0), (71, -100.0)), seed=3),
-        request(temperature=1.0, allowed_token_ids=(40, 41, 42, 43), seed=4),
-        request(temperature=1.0, banned_token_ids=tuple(range(3, 200)), seed=5),
-        request(max_tokens=40, stop_token_ids=(ids[13],), logprobs=0),
-        request(max_tokens=40, stop=(text[9:12],), logprobs=0),
-        request(max_tokens=40, min_tokens=20, stop_token_ids=(ids[2], ids[6], ids[19])),
-        request((5, 6, 7) * 20, max_tokens=32),
-        request((9,), max_tokens=32, temperature=1.0, seed=6),
-        *(request(max_tokens=most, temperature=0.5, seed=most) for most in range(1, 10)),
-    ]
-
-
-@pytest.fixture(scope="module")
-def expected(tiny, asked):
-    """The requests, and what each must be answered."""
+def expected(tiny):
+    """One request of each kind, and what each must be answered."""
+    asked = every_kind(tiny)
     return asked, tiny.plain(*asked)
 
 
@@ -141,18 +120,11 @@ def test_usage_is_what_was_delivered(tiny):
             assert answer.texts[0] + answer.request.params.stop[0] == text[: len(answer.texts[0]) + 2]
 
 
+@pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("family", ["gemma3", "qwen3"])
-def test_other_families_too(models, family):
+def test_other_families_too(tmp_path, family, runner):
     """Sliding windows forget what left them, also after a rejection."""
-    from decodeloop.engine.build import choose_runner
-    from decodeloop.engine.models.sources import open_checkpoint
-    from decodeloop.engine.settings import EngineSettings
-    from real import Tiny
-    from tiny import tiny_hf
-
-    checkpoint = open_checkpoint(tiny_hf(family, models / family, vocab_size=320))
-    settings = EngineSettings(runner="torch", fixed_shape=True, threads=1)
-    model = Tiny(checkpoint, choose_runner(checkpoint, settings).runner)
+    model = Tiny.open(tiny_hf(family, tmp_path / family, vocab_size=320), **RUNNERS[runner])
     asked = [request(max_tokens=40), request(max_tokens=40, temperature=1.0), request((5, 6, 7) * 20, **PENALTIES)]
     plain = model.plain(*asked)
     for kind in ("ngram", "first layer"):

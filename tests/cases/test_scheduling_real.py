@@ -10,14 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decodeloop.engine.build import choose_runner
 from decodeloop.engine.job import Job
-from decodeloop.engine.models.sources import open_checkpoint
-from decodeloop.engine.settings import EngineSettings
 from decodeloop.policy.fixed import FixedPolicy
 from decodeloop.speculation.drafters.scripted import WrongDrafter
 from decodeloop.types import FinishReason, Reason, RequestRefused
-from real import TEXT, Tiny, differences, drafting, request
+from real import RUNNERS, TEXT, Tiny, differences, drafting, request
 from tiny import tiny_hf
 
 KINDS = ["ngram", "suffix", "first layer"]
@@ -261,7 +258,7 @@ def test_records_reconcile_with_usage_and_totals(tiny, near):
                 assert answer.usage.completion == steps + answer.usage.accepted - answer.report.discarded
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["fixed shape", "ordinary"])
+@pytest.fixture(scope="module", params=[*RUNNERS, "torch, ordinary"])
 def poisoned(request, models):
     """Token 100 turns all that reads it into NaN."""
     from safetensors.torch import load_file, save_file
@@ -271,9 +268,7 @@ def poisoned(request, models):
     weights = load_file(path / "model.safetensors")
     weights["model.embed_tokens.weight"][100] = np.nan
     save_file(weights, path / "model.safetensors", {"format": "pt"})
-    checkpoint = open_checkpoint(path)
-    settings = EngineSettings(runner="torch", fixed_shape=request.param, threads=1)
-    return Tiny(checkpoint, choose_runner(checkpoint, settings).runner)
+    return Tiny.open(path, **RUNNERS.get(request.param, {"runner": "torch"}))
 
 
 @pytest.mark.parametrize("kind", ["ngram", "first layer"])
@@ -285,7 +280,6 @@ def test_nan_ends_its_request_and_spoils_no_memory(poisoned, kind):
         max_context=128,
         max_sequences=4,
         kv_memory_mb=1,
-        fixed_shape=poisoned.runner.info.batch_invariant,
         **drafting(kind),
     ) as running:
         before = running.ask(*well)

@@ -1,7 +1,6 @@
 """The native runner against double precision, on shapes that fill no vector, and what it refuses."""
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from compiler import needs_compiled
 from decodeloop.engine import kernels
 from decodeloop.engine.runners import RunnerOptions
 from decodeloop.engine.runners.native import NativeRunner
@@ -39,8 +39,7 @@ def answer(runner, tokens, layers=()):
 
 
 def test_where_a_compiler_is_the_kernels_are():
-    if shutil.which(os.environ.get("CXX", "c++")) is None:
-        pytest.skip("no C++ compiler here: the installation is pure")
+    needs_compiled()
     assert kernels.load().kernels()[-1] == "portable"
 
 
@@ -182,7 +181,7 @@ def test_the_time_of_a_step_is_told_by_section():
 
 FORKED = """
 import os, sys
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, os.path.dirname({here!r})]
 from test_native import answer, runner_of, text
 from invented import InventedCheckpoint, invented_config
 runner = runner_of(InventedCheckpoint(invented_config("llama")), threads=3)
