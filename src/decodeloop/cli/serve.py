@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import signal
+import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,13 +31,17 @@ from decodeloop.gateway.app import build_app
 from decodeloop.gateway.server import bind
 from decodeloop.gateway.server import serve as serve_gateway
 from decodeloop.gateway.settings import GatewaySettings
+from decodeloop.gateway.upstreams import Upstream
+from decodeloop.policy.routing import route
+
+EMBEDDED = "embedded"  # what pools call the engine in this process
 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """What `serve --config` reads."""
 
-    model: str = DEFAULT_MODEL
+    model: str | None = DEFAULT_MODEL  # None: nothing is embedded, all upstreams are elsewhere
     served_model_name: str | None = None  # None: the model's own short name
     engine: EngineSettings = EngineSettings()
     gateway: GatewaySettings = GatewaySettings()
@@ -93,26 +99,35 @@ def _read(path: Path | None, environment: Environment) -> ServeConfig:
 def _serve(settings: ServeConfig, environment: Environment) -> None:
     logging.getLogger("decodeloop").setLevel(logging.INFO)
     with bind(settings.gateway.host, settings.gateway.port) as bound:  # first: loading a model takes longer
-        checkpoint = open_model(settings.model, environment)
-        recorder = _recorder(settings, checkpoint)
-        name = settings.served_model_name or short_name(settings.model)
-        engine = build_engine(
-            checkpoint,
-            settings.engine,
-            clock=time.monotonic,
-            name=name,
-            measure=measured_costs(checkpoint, settings.engine, environment),
-            recorder=recorder,
-        )
-        upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
-        _greet(settings, engine, bound.getsockname()[1])
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, _stop)  # the server raises it again once it has drained
+        if settings.model is None:
+            _listen(settings, {}, bound)
+            return
+        checkpoint = open_model(settings.model, environment)
+        recorder = _recorder(settings, checkpoint)
         try:
-            serve_gateway(build_app(settings.gateway, {"embedded": upstream}), settings.gateway, bound)
+            engine = build_engine(
+                checkpoint,
+                settings.engine,
+                clock=time.monotonic,
+                name=settings.served_model_name or short_name(settings.model),
+                measure=measured_costs(checkpoint, settings.engine, environment),
+                recorder=recorder,
+            )
+            upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
+            _greet(settings, engine, bound.getsockname()[1])
+            _listen(settings, {EMBEDDED: upstream}, bound)
         finally:
             if recorder is not None:
                 recorder.close()
+
+
+def _listen(settings: ServeConfig, upstreams: Mapping[str, Upstream], bound: socket.socket) -> None:
+    gateway = settings.gateway
+    for name, upstream in gateway.upstreams.items():
+        stderr.print(f"upstream {name}: {upstream.engine} at {upstream.url}", highlight=False, soft_wrap=True)
+    serve_gateway(build_app(gateway, upstreams, route=route), gateway, bound)
 
 
 def _stop(*_: object) -> None:

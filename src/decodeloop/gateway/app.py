@@ -92,7 +92,10 @@ class Gateway:
             status = exchange.status or 499  # nobody was there to be answered
             self._meter.responses[exchange.method, exchange.route, status] += 1
             took_ms = 1e3 * (time.monotonic() - exchange.arrived_s)
-            access.info("%s %s %s %d %.1f ms", exchange.request_id, exchange.method, exchange.path, status, took_ms)
+            level = logging.INFO if exchange.method == "POST" else logging.DEBUG  # pages are polled
+            access.log(
+                level, "%s %s %s %d %.1f ms", exchange.request_id, exchange.method, exchange.path, status, took_ms
+            )
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         try:

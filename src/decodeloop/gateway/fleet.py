@@ -103,6 +103,8 @@ class Fleet:
         return cards[0].id if cards else ""
 
     def card(self, model: str) -> ModelCard:
+        if not self.cards():
+            raise RequestRefused("no upstream has said yet which models it serves", status=503, code="not_ready")
         for card in self.cards():
             if card.id == model:
                 return card
