@@ -26,9 +26,9 @@ class ConfigError(ValueError):
 def load(text: str, section: type[T], *, env: Mapping[str, str], source: str = "configuration") -> T:
     """Build `section`, a dataclass whose fields are values or further dataclasses, from YAML `text`.
 
-    Scalars follow YAML 1.2 (`off` and `no` are words, `1e3` is a number). `${NAME}` in a value stands for env[NAME]
-    and takes the type that the field wants, quoted or not (inside `{}` and `[]` YAML needs the quotes); `$${` is a
-    literal `${`.
+    Scalars follow YAML 1.2 (`off` and `no` are words, `1e3` is a number). `${NAME}` or `${env:NAME}` in a value stands
+    for env[NAME] and takes the type that the field wants, quoted or not (inside `{}` and `[]` YAML needs the quotes);
+    `$${` is a literal `${`.
 
     Raises:
         ConfigError: bad YAML, an unknown or repeated key, a wrong type, a missing name in `env`; the message holds
@@ -105,7 +105,7 @@ class _Builder:
         def resolve(found: re.Match[str]) -> str:
             if found[0].startswith("$$"):
                 return found[0][1:]
-            name = found[1]
+            name = found[1].removeprefix("env:")
             if not _NAME.fullmatch(name):
                 raise self._error(path, f"{found[0]} is not a reference; write ${{NAME}}, or $${{ for a literal one")
             if name not in self._env:

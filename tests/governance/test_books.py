@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from books_rig import ANA, NOON_S, PRICE, Clock, agree, limit, opening, row
-from decodeloop.gateway.store import Idempotency, Refusal, StoreUnavailable
+from decodeloop.gateway.store import Idempotency, Refusal, Reserved, StoreUnavailable
 from decodeloop.gateway.store.sqlite import SqliteBooks
 from decodeloop.governance.ledger import Outcome
-from decodeloop.governance.quota import Unit, Window
+from decodeloop.governance.quota import Limit, Unit, Window
 from decodeloop.types import Usage
 
 LIMITS = (
@@ -47,6 +47,11 @@ def run(work: Callable[..., Any], *each: SqliteBooks) -> Any:
                 await one.close()
 
     return asyncio.run(whole())
+
+
+async def grow(one: SqliteBooks, id: str, limits: Sequence[Limit], bound: Usage) -> Reserved:
+    larger = opening(id, limits, bound)
+    return await one.extend(larger.reservation, larger.holds)
 
 
 def test_a_budget_for_ten_admits_ten_of_many_at_once(path: str) -> None:
@@ -130,13 +135,13 @@ def test_a_reservation_grows_as_far_as_the_budget(path: str) -> None:
     async def work(one: SqliteBooks) -> None:
         await one.reserve(opening("r", LIMITS, HUNDRED))
         more = Usage(prompt=60, completion=900)
-        assert (await one.extend("r", opening("r", LIMITS, more).holds, more)).refusal is None
+        assert (await grow(one, "r", LIMITS, more)).refusal is None
         most = Usage(prompt=60, completion=941)
-        assert (await one.extend("r", opening("r", LIMITS, most).holds, most)).refusal is Refusal.LIMIT
+        assert (await grow(one, "r", LIMITS, most)).refusal is Refusal.LIMIT
         ((reservation, holds),) = await one.open()
         assert reservation.bound == more
         await agree(one, holds)
-        assert (await one.extend("gone", holds, more)).refusal is Refusal.LIMIT
+        assert (await grow(one, "gone", LIMITS, more)).refusal is Refusal.LIMIT
 
     run(work, books(path))
 
@@ -256,7 +261,7 @@ def test_whatever_happens_counters_are_ledger_plus_reservations(history: list[tu
             elif what == "settle" and who in names:
                 one.settle(row(names[who], Usage(prompt=amount // 4, completion=amount // 4)))
             elif what == "extend" and who in names:
-                await one.extend(names[who], opening(names[who], LASTING, Usage(300, 0, 300)).holds, Usage(300, 0, 300))
+                await grow(one, names[who], LASTING, Usage(300, 0, 300))
             elif what == "die":
                 await two(step)
             elif what == "rebuild":

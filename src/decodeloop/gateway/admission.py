@@ -31,6 +31,7 @@ class Terms:
     trace: str = ""
     idempotency_key: str = ""
     body_digest: bytes = b""  # of the body, where there is an idempotency key
+    consent: bool = False  # its sender lets its content be kept, where that is granted
 
 
 class Exhausted(Exception):

@@ -8,7 +8,18 @@ from enum import StrEnum
 from decodeloop.governance.price import Charge, Price
 from decodeloop.types import Identity, Usage
 
-__all__ = ["LedgerRow", "Outcome", "Reservation", "Timings", "bound_charge", "charge_of", "correction", "estimated"]
+__all__ = [
+    "LedgerRow",
+    "Outcome",
+    "Reservation",
+    "Timings",
+    "bound_charge",
+    "charge_of",
+    "correction",
+    "estimated",
+    "marked",
+    "with_checkpoint",
+]
 
 
 class Outcome(StrEnum):
@@ -76,6 +87,16 @@ class Reservation:
     @property
     def id(self) -> str:
         return self.row.request_id
+
+
+def marked(reservation: Reservation, usage: Usage) -> Reservation:
+    """With a checkpoint: what it has used so far."""
+    return replace(reservation, row=replace(reservation.row, usage=usage), known=True)
+
+
+def with_checkpoint(new: Reservation, old: Reservation) -> Reservation:
+    """`new` with the checkpoint of `old`, if it has one."""
+    return marked(new, old.row.usage) if old.known else new
 
 
 def charge_of(price: Price, usage: Usage) -> Charge:

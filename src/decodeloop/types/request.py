@@ -13,11 +13,23 @@ LogitHook = Callable[[Sequence[int], FloatArray], FloatArray]  # (tokens so far,
 
 
 class RequestRefused(Exception):
-    """A request that cannot be served, in words its sender can act on."""
+    """A request that cannot be served, in words its sender can act on.
 
-    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+    retry_after_s: when it may be sent again (429 and 503); inf: never, so its sender should not retry.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.message, self.status, self.param, self.code = message, status, param, code
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)

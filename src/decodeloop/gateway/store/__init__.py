@@ -73,8 +73,8 @@ class Books(Protocol):
         """Check all holds and add them, indivisibly. Raises StoreUnavailable."""
         ...
 
-    async def extend(self, id: str, holds: tuple[Hold, ...], bound: Usage) -> Reserved:
-        """Replace a reservation's holds by larger ones of the same counters, if the differences fit."""
+    async def extend(self, reservation: Reservation, holds: tuple[Hold, ...]) -> Reserved:
+        """Replace a reservation and its holds by larger ones of the same counters, if the differences fit."""
         ...
 
     def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:

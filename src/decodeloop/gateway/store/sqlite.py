@@ -69,8 +69,8 @@ class SqliteBooks:
         now_s = self._clock()
         return await self._do(lambda connection: steps.reserve(connection, opening, self._instance, now_s))
 
-    async def extend(self, id: str, holds: tuple[Hold, ...], bound: Usage) -> Reserved:
-        return await self._do(lambda connection: steps.extend(connection, id, holds, bound))
+    async def extend(self, reservation: Reservation, holds: tuple[Hold, ...]) -> Reserved:
+        return await self._do(lambda connection: steps.extend(connection, reservation, holds))
 
     def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
         self._steps.put((lambda connection: steps.checkpoint(connection, usages), Future()))

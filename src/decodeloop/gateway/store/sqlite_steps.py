@@ -22,7 +22,16 @@ from decodeloop.gateway.store.columns import (
     reservation_json,
     values,
 )
-from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, charge_of, correction, estimated
+from decodeloop.governance.ledger import (
+    LedgerRow,
+    Outcome,
+    Reservation,
+    charge_of,
+    correction,
+    estimated,
+    marked,
+    with_checkpoint,
+)
 from decodeloop.governance.quota import Hold, charged, refused
 from decodeloop.types import Usage
 
@@ -110,7 +119,8 @@ def _taken(db: Connection, named: Idempotency) -> Reserved | None:
     return Reserved(refusal=Refusal.IN_FLIGHT if is_open else Refusal.USED, earlier=earlier)
 
 
-def extend(db: Connection, id: str, holds: Sequence[Hold], bound: Usage) -> Reserved:
+def extend(db: Connection, reservation: Reservation, holds: Sequence[Hold]) -> Reserved:
+    id = reservation.id
     found = db.execute("SELECT body, holds FROM reservations WHERE id = ?", (id,)).fetchone()
     if found is None:  # charged by estimate meanwhile: it may not go on
         return Reserved(refusal=Refusal.LIMIT)
@@ -121,7 +131,7 @@ def extend(db: Connection, id: str, holds: Sequence[Hold], bound: Usage) -> Rese
         return Reserved(before, Refusal.LIMIT, place)
     for hold in more:
         _add(db, hold, hold.amount)
-    body = reservation_json(replace(read_reservation(found[0]), bound=bound))
+    body = reservation_json(with_checkpoint(reservation, read_reservation(found[0])))
     db.execute("UPDATE reservations SET body = ?, holds = ? WHERE id = ?", (body, holds_json(holds), id))
     return Reserved(before)
 
@@ -130,12 +140,10 @@ def checkpoint(db: Connection, usages: Sequence[tuple[str, Usage]]) -> None:
     for id, usage in usages:
         found = db.execute("SELECT body FROM reservations WHERE id = ?", (id,)).fetchone()
         if found is not None:
-            db.execute("UPDATE reservations SET body = ? WHERE id = ?", (_with_usage(found[0], usage), id))
-
-
-def _with_usage(body: str, usage: Usage) -> str:
-    reservation = read_reservation(body)
-    return reservation_json(replace(reservation, row=replace(reservation.row, usage=usage), known=True))
+            db.execute(
+                "UPDATE reservations SET body = ? WHERE id = ?",
+                (reservation_json(marked(read_reservation(found[0]), usage)), id),
+            )
 
 
 def settle(db: Connection, row: LedgerRow) -> None:

@@ -1,0 +1,224 @@
+"""Governance at work: rules on each request, reserves what it may cost, and records what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from decodeloop.gateway.admission import Terms
+from decodeloop.gateway.bounds import bound_of
+from decodeloop.gateway.standing import rate_headers, refusal_of
+from decodeloop.gateway.store import Books, Idempotency, Opening, Reserved, StoreUnavailable
+from decodeloop.gateway.ticket import GovernedTicket, Standing
+from decodeloop.gateway.wire.parse import Call
+from decodeloop.governance.audit import Entry
+from decodeloop.governance.capability import Ask, Denial, Place, Ruling
+from decodeloop.governance.directory import Directory
+from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, bound_charge
+from decodeloop.governance.quota import Limit, holds_for
+from decodeloop.governance.settings import GovernanceSettings
+from decodeloop.types import Identity, Request, RequestRefused, Usage
+
+__all__ = ["AuditLog", "GovernedClerk"]
+
+log = logging.getLogger(__name__)
+
+
+class AuditLog(Protocol):
+    def write(self, entry: Entry) -> None:
+        """Queue an entry; never waits."""
+        ...
+
+
+class GovernedClerk:
+    """Implements admission's Clerk. clock: Unix seconds. directory: as it stands now."""
+
+    def __init__(
+        self,
+        settings: GovernanceSettings,
+        directory: Callable[[], Directory],
+        books: Books,
+        audit: AuditLog | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings, self._directory, self._books = settings, directory, books
+        self._audit, self.now_s = audit, clock
+        self._open: dict[str, GovernedTicket] = {}
+        self._marker: asyncio.Task[None] | None = None
+        self.unrecorded = 0  # requests without limits that ran while the books could not be written
+
+    async def start(self) -> None:
+        await self._books.start()
+        self._marker = asyncio.create_task(self._marking())
+
+    async def close(self) -> None:
+        if self._marker is not None:
+            self._marker.cancel()
+        await self._books.close()
+
+    async def reserve(self, call: Call, place: Place, terms: Terms) -> GovernedTicket:
+        directory, now_s, first = self._directory(), self.now_s(), call.requests[0]
+        place = replace(place, price=directory.price(call.model, place.pool))
+        ruling = self._ruling(directory, first, place, terms.pool, now_s)
+        row = LedgerRow(
+            request_id=call.id,
+            identity=first.identity,
+            model=call.model,
+            request_class=first.request_class.value,
+            task=terms.task,
+            trace=terms.trace,
+            pool=place.pool,
+            upstream=place.upstream,
+            regime=place.regime,
+            started_s=now_s,
+            price=place.price,
+        )
+        bound = bound_of(call.requests, self._settings)
+        limits = directory.limits_of(first.identity)
+        holds = holds_for(limits, first.identity, bound_charge(place.price, bound), now_s)
+        named = _idempotency(first.identity, terms)
+        opening = Opening(reservation=Reservation(row=row, bound=bound), holds=holds, idempotency=named)
+        reserved = await self._reserved(opening, limits)
+        requests = tuple(_as_ruled(request, ruling) for request in call.requests)
+        headers = rate_headers(limits, holds, reserved.used, now_s)
+        ticket = GovernedTicket(self, requests, ruling, Standing(row, bound, holds), headers)
+        if self._audit is not None and ruling.capture_content and terms.consent:
+            ticket.tally.captured = {}
+        self._open[call.id] = ticket
+        return ticket
+
+    def _ruling(self, directory: Directory, request: Request, place: Place, pool: str | None, now_s: float) -> Ruling:
+        ask = Ask.of(request, pool=pool)
+        ruling = directory.rule(request.identity, ask, place, now_s)
+        if ruling.allowed and ruling.denials and self._settings.refuse_denied_overrides:
+            ruling = replace(ruling, allowed=False)
+        if not ruling.allowed:
+            self._note_denial(now_s, request, place, ruling.denials)
+            raise RequestRefused(
+                f"not granted: {ruling.explanation}", status=403, param=_param(ruling.denials), code="permission_denied"
+            )
+        return ruling
+
+    async def _reserved(self, opening: Opening, limits: Sequence[Limit]) -> Reserved:
+        row = opening.reservation.row
+        try:
+            reserved = await self._books.reserve(opening)
+        except asyncio.CancelledError:  # it may have been reserved all the same: nobody else will settle it
+            self._books.settle(replace(row, ended_s=self.now_s(), outcome=Outcome.CANCELLED))
+            raise
+        except StoreUnavailable as error:
+            if opening.holds or opening.idempotency is not None:
+                log.warning("nothing can be reserved: %s", error)
+                raise RequestRefused(
+                    "budgets can't be checked now; try again soon", status=503, code="books_unavailable"
+                ) from None
+            self.unrecorded += 1
+            return Reserved()
+        if reserved.refusal is not None:
+            refused = refusal_of(reserved, opening, limits, self.now_s())
+            self._note_row(row, "denial", refused.code or "", refused.message)
+            raise refused
+        return reserved
+
+    async def move(self, ticket: GovernedTicket, place: Place) -> None:
+        """Rule and reserve again for where it runs now; what it held is held still, and no less."""
+        directory, now_s, standing = self._directory(), self.now_s(), ticket.standing
+        place = replace(place, price=directory.price(standing.row.model, place.pool))
+        ticket.ruling = self._ruling(directory, ticket.requests[0], place, None, now_s)
+        row = replace(standing.row, pool=place.pool, upstream=place.upstream, regime=place.regime, price=place.price)
+        ticket.standing = replace(standing, row=row)
+        if not await self.extend(ticket, standing.bound):
+            raise RequestRefused("out of budget for where this would run", status=429, code="insufficient_quota")
+
+    async def extend(self, ticket: GovernedTicket, bound: Usage) -> bool:
+        standing = ticket.standing
+        charge = bound_charge(standing.row.price, bound)
+        holds = tuple(replace(hold, amount=max(hold.amount, hold.unit.of(charge))) for hold in standing.holds)
+        try:
+            reserved = await self._books.extend(Reservation(row=standing.row, bound=bound), holds)
+        except StoreUnavailable:
+            return not holds
+        if reserved.refusal is None:
+            ticket.standing = replace(standing, bound=bound, holds=holds)
+            return True
+        return not holds  # without limits there is nothing to exceed
+
+    def settle(self, ticket: GovernedTicket, row: LedgerRow) -> None:
+        self._open.pop(ticket.id, None)
+        self._books.settle(row)
+        overrides = ",".join(denial.capability for denial in ticket.denials)
+        reason = f"without {overrides}" if overrides else ""
+        self._note_row(row, "request", "allowed", reason, grant=ticket.ruling.grant, content=ticket.content())
+
+    async def _marking(self) -> None:
+        """Now and then write down what open requests have used, in case this process dies."""
+        while True:
+            await asyncio.sleep(self._settings.checkpoint_s)
+            told = [
+                (ticket.id, ticket.tally.usage(Outcome.CANCELLED))
+                for ticket in self._open.values()
+                if ticket.tally.started
+            ]
+            if told:
+                self._books.checkpoint(told)
+
+    def _note_denial(self, now_s: float, request: Request, place: Place, denials: Sequence[Denial]) -> None:
+        if self._audit is not None:
+            self._audit.write(
+                Entry(
+                    at_s=now_s,
+                    kind="denial",
+                    identity=request.identity,
+                    request_id=request.id,
+                    capability=",".join(denial.capability for denial in denials),
+                    decision="denied",
+                    reason="; ".join(denial.why for denial in denials),
+                    regime=place.regime,
+                )
+            )
+
+    def _note_row(
+        self, row: LedgerRow, kind: str, decision: str, reason: str, *, grant: str = "", content: object = None
+    ) -> None:
+        if self._audit is None:
+            return
+        usage = row.usage
+        self._audit.write(
+            Entry(
+                at_s=self.now_s(),
+                kind=kind,
+                identity=row.identity,
+                request_id=row.request_id,
+                capability=f"{row.model}@{row.pool}",
+                decision=decision,
+                reason=reason,
+                regime=row.regime,
+                details={
+                    "grant": grant,
+                    "outcome": row.outcome.value,
+                    "prompt": usage.prompt,
+                    "completion": usage.completion,
+                    "billed": row.billed,
+                },
+                content=content,
+            )
+        )
+
+
+def _as_ruled(request: Request, ruling: Ruling) -> Request:
+    return request if request.speculation == ruling.speculation else replace(request, speculation=ruling.speculation)
+
+
+def _idempotency(identity: Identity, terms: Terms) -> Idempotency | None:
+    if not terms.idempotency_key:
+        return None
+    owner = "/".join((identity.organization, identity.user, identity.agent, identity.key_id))
+    return Idempotency(owner, terms.idempotency_key, terms.body_digest)
+
+
+def _param(denials: Sequence[Denial]) -> str | None:
+    body_fields = {"model": "model", "speculation": "decodeloop.speculation", "drafter": "decodeloop.drafter"}
+    return next((body_fields[denial.capability] for denial in denials if denial.capability in body_fields), None)
