@@ -22,7 +22,7 @@ EDIT, CHAT, STORY = RequestClass.CODE_EDIT, RequestClass.SUPPORT_CHAT, RequestCl
 SHARES = {EDIT: 0.6, CHAT: 0.35, STORY: 0.05}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Truth:
     """speed[arm][class]: of decoding, against the baseline's, at level 1; each doubling of the level takes `fall` off
     the gain. accept: share of drafted tokens accepted. noise: relative error of a turn. drift: shared by a block."""
@@ -125,7 +125,7 @@ def _request(truth, c, ms, now, name, *, drafting):
     stamps = tuple(now + truth.lag_s + 0.05 + ms * i / 1e3 for i in range(truth.tokens))
     verified = truth.tokens
     accepted = round(truth.accept[c] * verified)
-    drafts = verified // 4
+    drafts = verified // 4  # of four tokens each
     return RequestResult(
         arm="",
         level=1.0,
@@ -147,7 +147,7 @@ def _request(truth, c, ms, now, name, *, drafting):
             verified=verified,
             accepted=accepted,
             drafted=verified,
-            steps=truth.tokens - accepted,
+            steps=2 * drafts,
             accepted_histogram=_histogram(drafts, accepted),
         )
         if drafting

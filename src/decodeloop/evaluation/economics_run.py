@@ -269,5 +269,5 @@ def _tail(delta: Delta, accepted: Acceptance | None) -> str | None:
     if delta.share > 0.0:
         why.append("costs more" if delta.costs else "may cost more")
     if accepted is not None and accepted.acceptance_rate < LOW_ACCEPTANCE:
-        why.append(f"low acceptance ({accepted.acceptance_rate:.0%} of verified tokens)")
+        why.append(f"low acceptance ({100 * accepted.acceptance_rate:.0f} % of verified tokens)")
     return ", ".join(why) or None

@@ -20,12 +20,12 @@ class Acceptance:
     """
 
     requests: int
-    drafts: int
+    drafts: int | None
     verified: int
     accepted: int
     drafted: int | None
-    mal: float
-    mal_over_requests: float
+    mal: float | None
+    mal_over_requests: float | None
     acceptance_rate: float
     draft_yield: float | None
     plain_share: float | None  # of decode steps
@@ -36,27 +36,35 @@ class Acceptance:
 def acceptance(requests: Iterable[RequestResult]) -> Acceptance | None:
     """None where nothing was verified."""
     told = [r.drafting for r in requests if r.drafting is not None and r.error is None]
-    drafted = [d for d in told if d.drafts > 0]
-    drafts, verified, accepted = (sum(getattr(d, n) for d in drafted) for n in ("drafts", "verified", "accepted"))
-    if not drafts or not verified:
+    drafted = [d for d in told if d.verified > 0]
+    if not drafted:
         return None
-    proposed = _sum(drafted, "drafted")
-    steps = _sum(told, "steps")
-    survival, conditional = _positions(drafted, drafts)
+    verified, accepted = sum(d.verified for d in drafted), sum(d.accepted for d in drafted)
+    drafts, proposed, steps = _sum(drafted, "drafts"), _sum(drafted, "drafted"), _sum(told, "steps")
+    survival, conditional = _positions(drafted, drafts or 0)
     return Acceptance(
         requests=len(drafted),
         drafts=drafts,
         verified=verified,
         accepted=accepted,
         drafted=proposed,
-        mal=1.0 + accepted / drafts,
-        mal_over_requests=sum(1.0 + d.accepted / d.drafts for d in drafted) / len(drafted),
+        mal=1.0 + accepted / drafts if drafts else None,
+        mal_over_requests=_mean_length(drafted),
         acceptance_rate=accepted / verified,
         draft_yield=accepted / proposed if proposed else None,
-        plain_share=1.0 - drafts / steps if steps else None,
+        plain_share=1.0 - drafts / steps if steps and drafts else None,
         survival=survival,
         conditional=conditional,
     )
+
+
+def length(mal: float | None) -> str:
+    return "not told" if mal is None else f"{mal:.2f}"
+
+
+def _mean_length(rows: list[Drafting]) -> float | None:
+    lengths = [1.0 + row.accepted / row.drafts for row in rows if row.drafts]
+    return sum(lengths) / len(rows) if len(lengths) == len(rows) else None
 
 
 def _sum(rows: list[Drafting], name: str) -> int | None:
@@ -66,7 +74,7 @@ def _sum(rows: list[Drafting], name: str) -> int | None:
 
 def _positions(rows: list[Drafting], drafts: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(survival, conditional), empty where a server told no histogram."""
-    if not all(row.accepted_histogram for row in rows):
+    if not drafts or not all(row.accepted_histogram for row in rows):
         return (), ()
     counts = [sum(column) for column in zip_longest(*(row.accepted_histogram for row in rows), fillvalue=0)]
     reached = [sum(counts[k:]) for k in range(len(counts) + 1)]
