@@ -46,12 +46,12 @@ __all__ = [
 class Drafting:
     """What speculation did for a request, by the verdicts (before stops and caps).
 
-    drafts: steps that verified a draft. steps: all decode steps, if told. drafted: tokens proposed, if told (it exceeds
-    `verified` where a policy trims). accepted_histogram[j]: drafts of which j tokens were accepted; () if not told.
-    verified_histogram[j]: drafts of which j tokens were verified; () if not told.
+    drafts: steps that verified a draft; None: not told. steps: all decode steps, if told. drafted: tokens proposed, if
+    told (it exceeds `verified` where a policy trims). accepted_histogram[j]: drafts of which j tokens were accepted; ()
+    if not told. verified_histogram[j]: drafts of which j tokens were verified; () if not told.
     """
 
-    drafts: int
+    drafts: int | None
     verified: int
     accepted: int
     drafted: int | None = None
