@@ -65,11 +65,12 @@ class Fleet:
             for name, settings in pools.items()
         }
         self._route = route
+        self._relays = any(member.relay is not None for member in self.members.values())
 
     @property
     def relays(self) -> bool:
         """Whether some of it reads bodies by itself."""
-        return any(isinstance(upstream, RelayUpstream) for upstream in self.upstreams.values())
+        return self._relays
 
     async def start(self) -> None:
         """Start all; when one fails, those already started are closed again."""

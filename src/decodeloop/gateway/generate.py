@@ -21,7 +21,7 @@ from decodeloop.gateway.relay import Relay
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import answer_chunks, watched
-from decodeloop.gateway.upstreams import RelayUpstream, Upstream
+from decodeloop.gateway.upstreams import Upstream
 from decodeloop.gateway.wire.answer import Answer
 from decodeloop.gateway.wire.envelope import Envelope, read_envelope
 from decodeloop.gateway.wire.events import AnswerReader
@@ -96,7 +96,7 @@ class Generate:
         )
         route, lease = self.fleet.choose(asked)
         with lease:
-            if isinstance(lease.member.upstream, RelayUpstream):
+            if lease.member.relay is not None:
                 await self._elsewhere(exchange, envelope, asked, route, lease)
             else:
                 await self._own(exchange, self.api.parse(raw, arrival, limits), route, lease)
@@ -115,8 +115,8 @@ class Generate:
 
     async def _own(self, exchange: Exchange, call: Call, route: Route, lease: Lease) -> None:
         """Answered by an engine that takes requests in our own terms."""
-        upstream = lease.member.upstream
-        assert not isinstance(upstream, RelayUpstream), "it reads bodies by itself"
+        upstream = lease.member.own
+        assert upstream is not None, "it reads bodies by itself"
         _tell(exchange, route, lease)
         call = call.in_regime(lease.pool.settings.regime)
         answer = Answer(call, self.api.shape(call.logprobs), created=int(time.time()))

@@ -52,10 +52,15 @@ class PoolSettings:
 
 
 class Member:
-    """One server, in whichever pools it is. The owner of its count of requests in flight."""
+    """One server, in whichever pools it is. The owner of its count of requests in flight.
+
+    It is either `own`, which takes requests in our terms, or a `relay`; the other is None.
+    """
 
     def __init__(self, name: str, upstream: Upstream | RelayUpstream, breaker: BreakerSettings) -> None:
         self.name, self.upstream = name, upstream
+        self.relay = upstream if isinstance(upstream, RelayUpstream) else None
+        self.own = None if isinstance(upstream, RelayUpstream) else upstream
         self.breaker = Breaker(breaker)
         self.in_flight = 0
         self._told: Load | None = None  # the report on which the others' share was last worked out
@@ -65,7 +70,7 @@ class Member:
     def load(self) -> Load:
         """The server's own report, corrected by what was sent since: a report is seconds old, our counts are not."""
         told = self.upstream.load()
-        if not isinstance(self.upstream, RelayUpstream):
+        if self.relay is None:
             return told
         self._look(told)
         busy = self.in_flight + self._others

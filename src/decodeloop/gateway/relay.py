@@ -18,7 +18,7 @@ from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import watched
-from decodeloop.gateway.upstreams import RelayAnswer, RelayUpstream, UpstreamFailed
+from decodeloop.gateway.upstreams import RelayAnswer, UpstreamFailed
 from decodeloop.gateway.wire.envelope import Envelope
 from decodeloop.gateway.wire.events import AnswerReader, EventCutter, EventTooLarge, event_data
 from decodeloop.types import RequestRefused, Usage
@@ -116,8 +116,8 @@ class Relay:
 
     async def _attempt(self, lease: Lease, pass_on: PassOn) -> RequestRefused | None:
         """None: answered. What is returned, another server may do better; what is raised, none would."""
-        upstream = lease.member.upstream
-        assert isinstance(upstream, RelayUpstream), "this lease is of an upstream of the other kind"
+        upstream = lease.member.relay
+        assert upstream is not None, "it takes requests in our own terms"
         try:
             async with upstream.ask(self.exchange.path, self.envelope.body, self._trace()) as answer:
                 if answer.status != 200:
