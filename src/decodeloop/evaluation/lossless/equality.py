@@ -1,0 +1,119 @@
+"""The check of token identity: speculative answers against plain ones, over a workload, in company and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decodeloop.evaluation.lossless import identity
+from decodeloop.evaluation.lossless.answers import Answer, Arm, Ask, Progress, Remembering
+from decodeloop.evaluation.lossless.identity import Identity
+from decodeloop.evaluation.lossless.outcome import Check, Control, Power
+from decodeloop.evaluation.lossless.sampler import CATCHES, CONTROL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """How speculative answers are asked for: which arm, and how many at once."""
+
+    arm: Arm
+    at_once: int
+
+
+def check_identity(
+    source: Remembering,
+    asks: Sequence[Ask],
+    companies: Sequence[Company],
+    *,
+    exact: bool,
+    alpha: float,
+    must_speculate: bool,
+    progress: Progress = lambda done, total: None,
+) -> Check:
+    """Plain alone is the measure; plain in company is the noise floor; every company's answers are compared with it.
+
+    exact: no answer may differ (a batch-invariant target under coupled noise, or at temperature 0). Otherwise the
+    excess over the floor is tested at alpha, spread over the companies, and a failure needs a confirmation on answers
+    drawn anew.
+    """
+    total = len(asks) * (len(companies) + 2)
+
+    def part(number: int) -> Progress:
+        return lambda done, _: progress(number * len(asks) + done, total)
+
+    most = max(company.at_once for company in companies)
+    plain = source.collect(asks, Arm.PLAIN, at_once=1, progress=part(0))
+    again = source.collect(asks, Arm.PLAIN, at_once=most, round=1, progress=part(1))
+    found: list[Identity] = []
+    accepted: list[int] = []
+    each = alpha / len(companies)
+    for number, company in enumerate(companies):
+        got = source.collect(asks, company.arm, at_once=company.at_once, progress=part(number + 2))
+        compared = _compared(plain, again, got)
+        if not exact and compared.p_value < each:  # once more, with fresh answers on both sides
+            fresh = source.collect(asks, company.arm, at_once=company.at_once, round=2)
+            compared = _compared(plain, source.collect(asks, Arm.PLAIN, at_once=most, round=2), fresh)
+        found.append(compared)
+        accepted += [answer.accepted for answer in got if answer.accepted is not None]
+    worst = max(found, key=lambda one: (one.excess, one.differ))
+    fails = any(one.differ for one in found) if exact else any(one.p_value < each for one in found)
+    idle = must_speculate and bool(accepted) and not sum(accepted)
+    floor = worst.floor / worst.answers
+    return Check(
+        name="identity",
+        claim=_claim(asks, exact),
+        passed=not fails,
+        found=(
+            f"{worst.differ} of {worst.answers} answers differ from plain, {worst.floor} of {worst.answers} plain ones "
+            f"do in company; excess {worst.excess:.1%}, below {worst.excess_below:.1%} at 95 %"
+            f"{'; nothing was accepted: speculation did not run' if idle else ''}"
+        ),
+        measured={
+            "answers": sum(one.answers for one in found),
+            "tokens": sum(one.tokens for one in found),
+            "differ": sum(one.differ for one in found),
+            "floor": worst.floor,
+            "excess": worst.excess,
+            "excess_below": worst.excess_below,
+            "p_value": min(one.p_value for one in found),
+            "accepted": sum(accepted),
+        },
+        power=(power_of(len(asks), floor, exact=exact, alpha=each),),
+        controls=(_control(plain, again, floor, exact=exact, alpha=each),),
+        idle=idle,
+    )
+
+
+def power_of(answers: int, floor: float, *, exact: bool, alpha: float) -> Power:
+    """Known before anything is asked, but for the floor."""
+    if exact:
+        size = identity.detectable_share(answers, CATCHES)
+    else:
+        size = identity.detectable_excess(answers, round(floor, 2), alpha=alpha, power=CATCHES)
+    return Power(
+        deviation="share of answers changed" + ("" if exact else f", over a noise floor of {floor:.0%}"),
+        size=size,
+        probability=CATCHES,
+        samples=answers,
+        false_failure_rate=0.0 if exact else alpha,
+    )
+
+
+def _control(plain: Sequence[Answer], again: Sequence[Answer], floor: float, *, exact: bool, alpha: float) -> Control:
+    """Plain answers in company, a share of them changed: as if speculation had done it."""
+    share = min(1.0, CONTROL * power_of(len(plain), floor, exact=exact, alpha=alpha).size)
+    texts = [answer.tokens for answer in again]
+    bad = identity.corrupted(texts, share, seed=0)
+    found = identity.compare([answer.tokens for answer in plain], texts, bad)
+    caught = found.differ > 0 if exact else found.p_value < alpha
+    return Control(f"{share:.1%} of answers changed", caught, f"{found.differ} differ, p-value {found.p_value:.2g}")
+
+
+def _compared(plain: Sequence[Answer], again: Sequence[Answer], got: Sequence[Answer]) -> Identity:
+    return identity.compare(*([answer.tokens for answer in answers] for answers in (plain, again, got)))
+
+
+def _claim(asks: Sequence[Ask], exact: bool) -> str:
+    temperatures = " and ".join(f"{t:g}" for t in sorted({ask.temperature for ask in asks}))
+    says = "are the plain ones, token for token" if exact else "differ from plain ones no more than plain ones do"
+    return f"speculative answers at temperature {temperatures} {says}"
