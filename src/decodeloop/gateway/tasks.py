@@ -19,15 +19,42 @@ async def watched(work: Coroutine[Any, Any, None], *watchers: Coroutine[Any, Any
 
     When this returns or raises, nothing of them runs any more.
     """
-    tasks = [asyncio.create_task(coroutine) for coroutine in (work, *watchers)]
+    own = asyncio.current_task()
+    assert own is not None, "watched() runs in a task"
+    alarms: list[BaseException] = []
+
+    def ended(watcher: asyncio.Task[None]) -> None:
+        alarm = None if watcher.cancelled() else watcher.exception()
+        if alarm is not None and not over:
+            alarms.append(alarm)
+            own.cancel()
+
+    over = False
+    tasks = [asyncio.create_task(coroutine) for coroutine in watchers]
+    for task in tasks:
+        task.add_done_callback(ended)
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        ended = [task for task in tasks if task.done()]
+        await work
+    except asyncio.CancelledError:
+        if not alarms or own.uncancel() > 0:
+            raise  # someone else's wish
+        raise alarms.pop() from None
     finally:
+        over = True
         for task in tasks:
             task.cancel()
+        await _all_ended(tasks, own, alarms)
+
+
+async def _all_ended(tasks: Sequence[asyncio.Task[None]], own: asyncio.Task[Any], alarms: list[BaseException]) -> None:
+    """alarms: one that came just as the work ended changes nothing, but its cancellation is under way."""
+    ended = asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await ended
+    except asyncio.CancelledError:
+        if not alarms or own.uncancel() > 0:
+            raise
         await asyncio.gather(*tasks, return_exceptions=True)
-    ended[0].result()
 
 
 async def answer_chunks(upstream: Upstream, requests: Sequence[Request]) -> AsyncGenerator[Chunk, None]:
