@@ -1,5 +1,6 @@
 """Runs with a truth that is known: made up, and labelled so."""
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -109,7 +110,7 @@ def _turn(truth, arm, at, weather, rng):
     level, block, turn = at
     own, now = [], 0.0
     for c, base in truth.speed[arm].items():
-        speed = 1.0 + (base - 1.0) - truth.fall * np.log2(level) * (arm != "off")
+        speed = base - truth.fall * math.log2(level) * (arm != "off")
         for i in range(truth.requests):
             ms = truth.token_ms * weather * float(rng.lognormal(0.0, truth.noise)) / speed
             request = _request(truth, c, ms, now, f"{c}-{i}", drafting=arm != "off")
@@ -118,7 +119,7 @@ def _turn(truth, arm, at, weather, rng):
     failed = truth.errors.get(arm, 0)
     own = [replace(r, error="refused", completion_tokens=0) if i < failed else r for i, r in enumerate(own)]
     tokens = sum(r.completion_tokens for r in own)
-    return own, now, tokens * level
+    return own, now, round(tokens * level)
 
 
 def _request(truth, c, ms, now, name, *, drafting):

@@ -101,9 +101,14 @@ class Bill:
         return tuple(each for each in self.classes if each.tail is not None)
 
 
-def bill(results: Results, arm: str, level: float, money: Money, slo: Slo | None = None) -> Bill:
-    """`arm` against the plan's first one. Raises ValueError where they share no complete block at that level."""
-    baseline = results.plan.arms[0].label
+def bill(
+    results: Results, arm: str, level: float, money: Money, slo: Slo | None = None, *, baseline: str | None = None
+) -> Bill:
+    """`arm` against `baseline` (None: the plan's first arm).
+
+    Raises ValueError where they share no complete block at that level.
+    """
+    baseline = results.plan.arms[0].label if baseline is None else baseline
     if arm == baseline:
         raise ValueError(f"{arm} is the baseline: there is nothing to compare it with")
     run = _Priced(results, level, money, source_of(results))

@@ -29,7 +29,7 @@ def bottom_line(found: Bill, money: Money, power: str) -> Section:
     rows = (
         row("per million output tokens (device busy)", off.usd_per_million_output, on.usd_per_million_output),
         row("per million tokens, prompts counted", off.usd_per_million_total, on.usd_per_million_total),
-        row("per request, capacity at the objectives", off.usd_per_request, on.usd_per_request),
+        row("per request, devices kept for the load", off.usd_per_request, on.usd_per_request),
     )
     fleet = "Marginal: the device time that requests took themselves. "
     return Section(
