@@ -167,10 +167,12 @@ def _wait(name: str, port: int, process: subprocess.Popen[bytes], log: Path) -> 
     raise SystemExit(f"{name} did not start:\n{log.read_text()[-2000:]}")
 
 
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        bound = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in bound:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in bound]
 
 
 def ours(folder: Path, mock_port: int, port: int) -> list[str]:
@@ -288,7 +290,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ports = [free_port() for _ in range(3)]
+        ports = free_ports(3)
         start = [
             ("direct", [sys.executable, str(HERE / "mock_openai.py"), str(ports[0])]),
             ("decodeloop", ours(folder, ports[0], ports[1])),

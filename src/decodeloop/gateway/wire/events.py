@@ -32,6 +32,8 @@ class EventCutter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that `data` completes, each with the blank line that ends it."""
+        if not self._rest and data.endswith(b"\n\n") and _END.search(data, 0, len(data) - 1) is None:
+            return [data]  # as it mostly is
         searched = max(0, len(self._rest) - 3)
         held = self._rest + data
         events, begin = [], 0
@@ -51,6 +53,8 @@ class EventCutter:
 
 def event_data(event: bytes) -> bytes | None:
     """The data of one event; None for a comment."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:-2]
     lines = [line for line in _LINE_END.split(event) if line.startswith(b"data")]
     if not lines:
         return None
@@ -120,6 +124,7 @@ class Told:
 
 
 NOTHING = Told()
+WORDS = Told(content=True)
 
 
 class AnswerReader:
@@ -141,8 +146,12 @@ class AnswerReader:
             return NOTHING
         if answer.error is not None:
             return Told(error=answer.error if isinstance(answer.error, dict) else {"message": str(answer.error)})
-        self._count(answer)
         choices = answer.choices
+        if len(choices) == 1 and answer.usage is None and answer.metrics is None and answer.timings is None:
+            only = choices[0]
+            if not only.index and not only.finish_reason:
+                return WORDS if _speaks(only) else NOTHING
+        self._count(answer)
         speaking = next((choice.index for choice in choices if _speaks(choice)), None)
         return Told(
             content=speaking is not None,
