@@ -1,7 +1,8 @@
 """Whether a request may run, and what it may cost: the contract between the routes and governance.
 
-A route asks in this order: `admitted` (is there room), `reserve` (may it, and can it be paid), `Ticket.count` and
-`Ticket.keep` for every chunk, `Ticket.settle` once, whatever happens.
+A route asks in this order: `admitted` (is there room), `rule` (what may it), and once a server is chosen `reserve` (may
+it there, and can it be paid); then `Ticket.count` and `Ticket.keep` for every chunk, and `Ticket.settle` once, whatever
+happens.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from decodeloop.gateway.claims import Claim
 from decodeloop.gateway.errors import shutting_down
-from decodeloop.gateway.wire.parse import Call
-from decodeloop.governance.capability import Denial, Place
+from decodeloop.governance.capability import Place, Ruling
 from decodeloop.governance.ledger import Outcome
-from decodeloop.types import Chunk, Request, RequestRefused
+from decodeloop.types import Chunk, RequestRefused, Usage
 
 __all__ = ["Admission", "Clerk", "Exhausted", "OpenClerk", "Terms", "Ticket"]
 
@@ -35,25 +36,32 @@ class Terms:
 
 
 class Exhausted(Exception):
-    """What was reserved is used up and there is no more: the answer ends here, for length."""
+    """What was reserved is used up and there is no more: the answer ends here, for length.
+
+    usage: what it has used.
+    """
+
+    def __init__(self, usage: Usage) -> None:
+        super().__init__("what was reserved is used up")
+        self.usage = usage
 
 
 class Ticket(Protocol):
     """One admitted HTTP request, from reservation to settlement."""
 
     @property
-    def requests(self) -> Sequence[Request]:
-        """The call's requests as they may run: what they asked of speculation, cut to what is granted."""
-        ...
-
-    @property
-    def denials(self) -> Sequence[Denial]:
-        """What they asked and run without."""
+    def ruling(self) -> Ruling:
+        """What it may; its denials: what it asked and runs without."""
         ...
 
     @property
     def headers(self) -> Headers:
         """For the answer: what is left of the limits."""
+        ...
+
+    @property
+    def cap(self) -> int | None:
+        """Tokens that a choice may have at most where they can't be counted as they come; None: what it asked."""
         ...
 
     async def move(self, place: Place) -> None:
@@ -62,6 +70,11 @@ class Ticket(Protocol):
 
     def count(self, chunk: Chunk) -> None:
         """What a chunk used, before it is delivered. `chunk.usage` is final where `chunk.report` is set."""
+        ...
+
+    def count_piece(self, usage: Usage | None) -> None:
+        """A piece of another engine's answer, which doesn't say how many tokens it holds; usage: of all so far, where
+        it was told."""
         ...
 
     async def keep(self) -> None:
@@ -80,8 +93,12 @@ class Clerk(Protocol):
         """Write everything that is open."""
         ...
 
-    async def reserve(self, call: Call, place: Place, terms: Terms) -> Ticket:
-        """What makes `call` admissible at `place`, durable before this returns.
+    def rule(self, claim: Claim, terms: Terms) -> Ruling:
+        """What it may wherever it runs: for the router. Raises RequestRefused with 403 where it may not run."""
+        ...
+
+    async def reserve(self, claim: Claim, place: Place, terms: Terms) -> Ticket:
+        """What makes it admissible at `place`, durable before this returns.
 
         Raises:
             RequestRefused: 403 not granted, 409 an idempotency key in use, 429 out of budget or over a rate,
@@ -99,20 +116,30 @@ class OpenClerk:
     async def close(self) -> None:
         pass
 
-    async def reserve(self, call: Call, place: Place, terms: Terms) -> Ticket:
-        return _OpenTicket(call.requests)
+    def rule(self, claim: Claim, terms: Terms) -> Ruling:
+        return _open(claim)
+
+    async def reserve(self, claim: Claim, place: Place, terms: Terms) -> Ticket:
+        return _OpenTicket(_open(claim))
+
+
+def _open(claim: Claim) -> Ruling:
+    return Ruling(allowed=True, speculation=claim.speculation, choose_pool=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenTicket:
-    requests: Sequence[Request]
-    denials: Sequence[Denial] = ()
+    ruling: Ruling
     headers: Headers = ()
+    cap: int | None = None
 
     async def move(self, place: Place) -> None:
         pass
 
     def count(self, chunk: Chunk) -> None:
+        pass
+
+    def count_piece(self, usage: Usage | None) -> None:
         pass
 
     async def keep(self) -> None:
@@ -145,6 +172,3 @@ class Admission:
             yield
         finally:
             self.in_flight -= 1
-
-    async def reserve(self, call: Call, place: Place, terms: Terms) -> Ticket:
-        return await self.clerk.reserve(call, place, terms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -119,22 +120,39 @@ class Gateway:
         if refused.status >= 500:
             log.warning("request %s: %d %s", exchange.request_id, refused.status, refused.message)
         headers = [(name.lower().encode(), value.encode()) for name, value in extra.items()]
-        if refused.status in (429, 503):
-            headers.append((b"retry-after", str(self._retry_after_s).encode()))
+        headers += self._when(refused)
         if refused.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if refused.status in (408, 413):
             headers.append((b"connection", b"close"))  # rather than read the rest of the body
         await exchange.refuse(refused, headers)
 
+    def _when(self, refused: RequestRefused) -> list[tuple[bytes, bytes]]:
+        """May it be sent again?"""
+        after_s = refused.retry_after_s
+        if after_s is None:
+            after_s = self._retry_after_s if refused.status in (429, 503) else None
+        if after_s is None:
+            return []
+        if math.isinf(after_s):
+            return [(b"x-should-retry", b"false")]
+        return [
+            (b"retry-after", str(math.ceil(after_s)).encode()),
+            (b"retry-after-ms", str(math.ceil(1e3 * after_s)).encode()),
+        ]
+
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
-        await self.fleet.start()
+        await self._admission.clerk.start()
         try:
-            yield
+            await self.fleet.start()
+            try:
+                yield
+            finally:
+                self._admission.draining = True
+                await self.fleet.close()
         finally:
-            self._admission.draining = True
-            await self.fleet.close()
+            await self._admission.clerk.close()
 
 
 class _Endpoint:

@@ -9,18 +9,17 @@ from dataclasses import replace
 from typing import Protocol
 
 from decodeloop.gateway.admission import Terms
-from decodeloop.gateway.bounds import bound_of
+from decodeloop.gateway.claims import Claim
 from decodeloop.gateway.standing import rate_headers, refusal_of
 from decodeloop.gateway.store import Books, Idempotency, Opening, Reserved, StoreUnavailable
 from decodeloop.gateway.ticket import GovernedTicket, Standing
-from decodeloop.gateway.wire.parse import Call
 from decodeloop.governance.audit import Entry
-from decodeloop.governance.capability import Ask, Denial, Place, Ruling
+from decodeloop.governance.capability import Denial, Place, Ruling
 from decodeloop.governance.directory import Directory
 from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, bound_charge
 from decodeloop.governance.quota import Limit, holds_for
 from decodeloop.governance.settings import GovernanceSettings
-from decodeloop.types import Identity, Request, RequestRefused, Usage
+from decodeloop.types import Identity, RequestRefused, Usage
 
 __all__ = ["AuditLog", "GovernedClerk"]
 
@@ -59,44 +58,40 @@ class GovernedClerk:
             self._marker.cancel()
         await self._books.close()
 
-    async def reserve(self, call: Call, place: Place, terms: Terms) -> GovernedTicket:
-        directory, now_s, first = self._directory(), self.now_s(), call.requests[0]
-        place = replace(place, price=directory.price(call.model, place.pool))
-        ruling = self._ruling(directory, first, place, terms.pool, now_s)
-        row = LedgerRow(
-            request_id=call.id,
-            identity=first.identity,
-            model=call.model,
-            request_class=first.request_class.value,
-            task=terms.task,
-            trace=terms.trace,
-            pool=place.pool,
-            upstream=place.upstream,
-            regime=place.regime,
-            started_s=now_s,
-            price=place.price,
-        )
-        bound = bound_of(call.requests, self._settings)
-        limits = directory.limits_of(first.identity)
-        holds = holds_for(limits, first.identity, bound_charge(place.price, bound), now_s)
-        named = _idempotency(first.identity, terms)
+    def rule(self, claim: Claim, terms: Terms) -> Ruling:
+        return self._ruling(self._directory(), claim, None, terms.pool)
+
+    async def reserve(self, claim: Claim, place: Place, terms: Terms) -> GovernedTicket:
+        directory, now_s = self._directory(), self.now_s()
+        place = replace(place, price=directory.price(claim.model, place.pool))
+        ruling = self._ruling(directory, claim, place, terms.pool)
+        row = _opened(claim, place, terms, now_s)
+        bound = self._bound(claim)
+        limits = directory.limits_of(claim.identity)
+        holds = holds_for(limits, claim.identity, bound_charge(place.price, bound), now_s)
+        named = _idempotency(claim.identity, terms)
         opening = Opening(reservation=Reservation(row=row, bound=bound), holds=holds, idempotency=named)
         reserved = await self._reserved(opening, limits)
-        requests = tuple(_as_ruled(request, ruling) for request in call.requests)
         headers = rate_headers(limits, holds, reserved.used, now_s)
-        ticket = GovernedTicket(self, requests, ruling, Standing(row, bound, holds), headers)
+        ticket = GovernedTicket(self, claim, ruling, Standing(row, bound, holds), headers)
         if self._audit is not None and ruling.capture_content and terms.consent:
             ticket.tally.captured = {}
-        self._open[call.id] = ticket
+        self._open[claim.id] = ticket
         return ticket
 
-    def _ruling(self, directory: Directory, request: Request, place: Place, pool: str | None, now_s: float) -> Ruling:
-        ask = Ask.of(request, pool=pool)
-        ruling = directory.rule(request.identity, ask, place, now_s)
+    def _bound(self, claim: Claim) -> Usage:
+        """The most that it uses; of an answer without max_tokens, the first part."""
+        settings = self._settings
+        prompt = -int(-claim.prompt_bytes // settings.prompt_bytes_per_token) + claim.prompt_tokens
+        answer = settings.answer_tokens * claim.choices if claim.answer_tokens is None else claim.answer_tokens
+        return Usage(prompt=prompt + settings.template_tokens * claim.templates, completion=answer)
+
+    def _ruling(self, directory: Directory, claim: Claim, place: Place | None, pool: str | None) -> Ruling:
+        ruling = directory.rule(claim.identity, claim.ask(pool), place, self.now_s())
         if ruling.allowed and ruling.denials and self._settings.refuse_denied_overrides:
             ruling = replace(ruling, allowed=False)
         if not ruling.allowed:
-            self._note_denial(now_s, request, place, ruling.denials)
+            self._note_denial(claim, place, ruling.denials)
             raise RequestRefused(
                 f"not granted: {ruling.explanation}", status=403, param=_param(ruling.denials), code="permission_denied"
             )
@@ -125,9 +120,9 @@ class GovernedClerk:
 
     async def move(self, ticket: GovernedTicket, place: Place) -> None:
         """Rule and reserve again for where it runs now; what it held is held still, and no less."""
-        directory, now_s, standing = self._directory(), self.now_s(), ticket.standing
+        directory, standing = self._directory(), ticket.standing
         place = replace(place, price=directory.price(standing.row.model, place.pool))
-        ticket.ruling = self._ruling(directory, ticket.requests[0], place, None, now_s)
+        ticket.ruling = self._ruling(directory, ticket.claim, place, None)
         row = replace(standing.row, pool=place.pool, upstream=place.upstream, regime=place.regime, price=place.price)
         ticket.standing = replace(standing, row=row)
         if not await self.extend(ticket, standing.bound):
@@ -149,7 +144,7 @@ class GovernedClerk:
     def settle(self, ticket: GovernedTicket, row: LedgerRow) -> None:
         self._open.pop(ticket.id, None)
         self._books.settle(row)
-        overrides = ",".join(denial.capability for denial in ticket.denials)
+        overrides = ",".join(denial.capability for denial in ticket.ruling.denials)
         reason = f"without {overrides}" if overrides else ""
         self._note_row(row, "request", "allowed", reason, grant=ticket.ruling.grant, content=ticket.content())
 
@@ -158,25 +153,23 @@ class GovernedClerk:
         while True:
             await asyncio.sleep(self._settings.checkpoint_s)
             told = [
-                (ticket.id, ticket.tally.usage(Outcome.CANCELLED))
-                for ticket in self._open.values()
-                if ticket.tally.started
+                (ticket.id, ticket.used(Outcome.CANCELLED)) for ticket in self._open.values() if ticket.tally.started
             ]
             if told:
                 self._books.checkpoint(told)
 
-    def _note_denial(self, now_s: float, request: Request, place: Place, denials: Sequence[Denial]) -> None:
+    def _note_denial(self, claim: Claim, place: Place | None, denials: Sequence[Denial]) -> None:
         if self._audit is not None:
             self._audit.write(
                 Entry(
-                    at_s=now_s,
+                    at_s=self.now_s(),
                     kind="denial",
-                    identity=request.identity,
-                    request_id=request.id,
+                    identity=claim.identity,
+                    request_id=claim.id,
                     capability=",".join(denial.capability for denial in denials),
                     decision="denied",
                     reason="; ".join(denial.why for denial in denials),
-                    regime=place.regime,
+                    regime="" if place is None else place.regime,
                 )
             )
 
@@ -208,8 +201,20 @@ class GovernedClerk:
         )
 
 
-def _as_ruled(request: Request, ruling: Ruling) -> Request:
-    return request if request.speculation == ruling.speculation else replace(request, speculation=ruling.speculation)
+def _opened(claim: Claim, place: Place, terms: Terms, now_s: float) -> LedgerRow:
+    return LedgerRow(
+        request_id=claim.id,
+        identity=claim.identity,
+        model=claim.model,
+        request_class=claim.request_class.value,
+        task=terms.task,
+        trace=terms.trace,
+        pool=place.pool,
+        upstream=place.upstream,
+        regime=place.regime,
+        started_s=now_s,
+        price=place.price,
+    )
 
 
 def _idempotency(identity: Identity, terms: Terms) -> Idempotency | None:

@@ -58,6 +58,21 @@ class Exchange:
         value = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
 
+    @property
+    def peer(self) -> str:
+        client = self._scope.get("client")
+        return "" if client is None else str(client[0])
+
+    def sole(self, name: str) -> str | None:
+        """A header that may come once: two of them could be read differently by whoever stands in front.
+
+        Raises RequestRefused with 400.
+        """
+        wanted = name.encode()
+        if sum(each == wanted for each, _ in self._scope["headers"]) > 1:
+            raise RequestRefused(f"the header {name} is there twice", param=name)
+        return self.header(name)
+
     def traceparent(self) -> str | None:
         trace = self.header("traceparent")
         return trace if trace is not None and _TRACEPARENT.fullmatch(trace) else None

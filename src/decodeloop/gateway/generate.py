@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from decodeloop.gateway.admission import Admission
+from decodeloop.gateway.admission import Admission, Exhausted, Terms, Ticket
+from decodeloop.gateway.claims import Claim, claim_of_call, claim_of_envelope
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
 from decodeloop.gateway.fleet import Asked, Fleet
@@ -18,6 +19,7 @@ from decodeloop.gateway.identity import Authenticator
 from decodeloop.gateway.meter import Meter, RequestMeter
 from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.relay import Relay
+from decodeloop.gateway.sessions import place_of, settled, terms_of
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import answer_chunks, watched
@@ -27,14 +29,14 @@ from decodeloop.gateway.wire.envelope import Envelope, read_envelope
 from decodeloop.gateway.wire.events import AnswerReader
 from decodeloop.gateway.wire.parse import Arrival, Call, parse_chat, parse_completion
 from decodeloop.gateway.wire.shapes import ChatShape, CompletionShape, Shape
+from decodeloop.governance.capability import Ruling
+from decodeloop.governance.ledger import Outcome
 from decodeloop.types import Chunk, RequestRefused, Slo
 from decodeloop.types.routing import Route, RouteRequest
 
 __all__ = ["CHAT", "COMPLETION", "Api", "Generate"]
 
 log = logging.getLogger(__name__)
-
-POOL_HEADER = "x-decodeloop-pool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,16 @@ CHAT = Api("chatcmpl-", parse_chat, lambda logprobs: ChatShape(logprobs=logprobs
 
 
 @dataclass(frozen=True, slots=True)
+class Case:
+    """A call, what it asks of governance, and what it may."""
+
+    call: Call
+    claim: Claim
+    terms: Terms
+    ruling: Ruling
+
+
+@dataclass(frozen=True, slots=True)
 class Generate:
     """The handler of one of the APIs."""
 
@@ -62,7 +74,7 @@ class Generate:
     meter: Meter
 
     async def __call__(self, exchange: Exchange) -> None:
-        identity = self.authenticator.identify(exchange.header("authorization"))
+        identity = self.authenticator.identify(exchange)
         with self.admission.admitted():
             raw = await exchange.read_json(self.settings.limits)
             arrival = Arrival(
@@ -75,21 +87,24 @@ class Generate:
             if self.fleet.relays:
                 await self._routed(exchange, raw, arrival)
             else:
-                call = self.api.parse(raw, arrival, self.settings.limits)
-                route, lease = self.fleet.choose(_asked(exchange, call))
+                case = self._case(exchange, raw, self.api.parse(raw, arrival, self.settings.limits))
+                route, lease = self.fleet.choose(_asked(case))
                 with lease:
-                    await self._own(exchange, call, route, lease)
+                    await self._own(exchange, case, route, lease)
 
     async def _routed(self, exchange: Exchange, raw: bytes, arrival: Arrival) -> None:
         """Who answers decides how much of the body must be understood here."""
         limits = self.settings.limits
         envelope = read_envelope(raw, arrival.default_model, limits)
+        claim, terms = claim_of_envelope(envelope, arrival), terms_of(exchange, raw)
+        ruling = self.admission.clerk.rule(claim, terms)
         asked = Asked(
             model=envelope.model,
             route=RouteRequest(
                 request_class=envelope.request_class,
-                speculation=envelope.speculation,
-                pool=exchange.header(POOL_HEADER),
+                speculation=ruling.speculation,
+                pool=terms.pool,
+                may_choose=ruling.choose_pool,
             ),
             fields=envelope.asked,
             prefix=envelope.prefix,
@@ -97,32 +112,45 @@ class Generate:
         route, lease = self.fleet.choose(asked)
         with lease:
             if lease.member.relay is not None:
-                await self._elsewhere(exchange, envelope, asked, route, lease)
+                ticket = await self.admission.clerk.reserve(claim, place_of(lease), terms)
+                with settled(ticket):
+                    _tell(exchange, route, lease, ticket)
+                    await self._elsewhere(exchange, envelope, asked, lease, ticket)
             else:
-                await self._own(exchange, self.api.parse(raw, arrival, limits), route, lease)
+                case = self._case(exchange, raw, self.api.parse(raw, arrival, limits))
+                await self._own(exchange, case, route, lease)
+
+    def _case(self, exchange: Exchange, raw: bytes, call: Call) -> Case:
+        claim, terms = claim_of_call(call), terms_of(exchange, raw)
+        ruling = self.admission.clerk.rule(claim, terms)
+        return Case(call.ruled(ruling.speculation), claim, terms, ruling)
 
     async def _elsewhere(
-        self, exchange: Exchange, envelope: Envelope, asked: Asked, route: Route, lease: Lease
+        self, exchange: Exchange, envelope: Envelope, asked: Asked, lease: Lease, ticket: Ticket
     ) -> None:
         """Answered by another server, which reads the body by itself."""
-        _tell(exchange, route, lease)
         name = lease.member.name
         timing = self.meter.request(name, envelope.model, arrived_s=exchange.arrived_s, choices=envelope.choices)
         clock = self.meter.clock
-        relay = Relay(exchange, envelope, asked, self.fleet, timing, clock, self.settings, AnswerReader())
+        relay = Relay(exchange, envelope, asked, self.fleet, timing, clock, self.settings, AnswerReader(), ticket)
         with timing.ended():
             await relay.run(lease)
 
-    async def _own(self, exchange: Exchange, call: Call, route: Route, lease: Lease) -> None:
-        """Answered by an engine that takes requests in our own terms."""
+    async def _own(self, exchange: Exchange, case: Case, route: Route, lease: Lease) -> None:
+        ticket = await self.admission.clerk.reserve(case.claim, place_of(lease), case.terms)
+        with settled(ticket):
+            _tell(exchange, route, lease, ticket)
+            await self._answered(exchange, case.call.ruled(ticket.ruling.speculation), lease, ticket)
+
+    async def _answered(self, exchange: Exchange, call: Call, lease: Lease, ticket: Ticket) -> None:
+        """By an engine that takes requests in our own terms."""
         upstream = lease.member.own
         assert upstream is not None, "it reads bodies by itself"
-        _tell(exchange, route, lease)
         call = call.in_regime(lease.pool.settings.regime)
         answer = Answer(call, self.api.shape(call.logprobs), created=int(time.time()))
         name = lease.member.name
         timing = self.meter.request(name, call.model, arrived_s=exchange.arrived_s, choices=call.choices)
-        run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings)
+        run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings, ticket)
         with timing.ended():
             try:
                 await (run.streamed() if call.stream else run.whole())
@@ -143,6 +171,7 @@ class Run:
     timing: RequestMeter
     clock: Callable[[], float]
     settings: GatewaySettings
+    ticket: Ticket
 
     async def whole(self) -> None:
         chunks: list[Chunk] = []
@@ -190,8 +219,13 @@ class Run:
         try:
             async with asyncio.timeout(limit_s) as timeout, aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
+                    self.ticket.count(chunk)
                     self.timing.chunk(chunk, self.clock())
                     await use(self.answer.admit(chunk))
+                    await self.ticket.keep()
+        except Exhausted as exhausted:
+            for chunk in self.answer.cut(exhausted.usage):
+                await use(self.answer.admit(chunk))
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -199,26 +233,33 @@ class Run:
                 f"the answer was not complete after {limit_s:g} s", status=504, code="timeout"
             ) from None
         self.answer.check_complete()
+        self.ticket.settle(Outcome.COMPLETED)
 
     def _chunks(self) -> AsyncGenerator[Chunk, None]:
         return answer_chunks(self.upstream, self.call.requests)
 
 
-def _asked(exchange: Exchange, call: Call) -> Asked:
-    first = call.requests[0]
+def _asked(case: Case) -> Asked:
+    first = case.call.requests[0]
     return Asked(
-        model=call.model,
+        model=case.call.model,
         route=RouteRequest(
-            request_class=first.request_class, speculation=first.speculation, pool=exchange.header(POOL_HEADER)
+            request_class=first.request_class,
+            speculation=first.speculation,
+            pool=case.terms.pool,
+            may_choose=case.ruling.choose_pool,
         ),
     )
 
 
-def _tell(exchange: Exchange, route: Route, lease: Lease) -> None:
+def _tell(exchange: Exchange, route: Route, lease: Lease, ticket: Ticket) -> None:
     exchange.told += [
         (b"x-decodeloop-pool", lease.pool.name.encode()),
         (b"x-decodeloop-route", route.reason.value.encode()),
+        *ticket.headers,
     ]
+    if ticket.ruling.denials:
+        exchange.told.append((b"x-decodeloop-denied", ticket.ruling.explanation.encode("ascii", "replace")))
 
 
 def _slo(exchange: Exchange) -> Slo:

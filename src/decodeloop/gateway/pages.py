@@ -76,7 +76,7 @@ class Pages:
         await _json(exchange, {"object": "list", "data": views})
 
     def _check(self, exchange: Exchange) -> None:
-        self.authenticator.identify(exchange.header("authorization"))
+        self.authenticator.identify(exchange)
 
 
 def _model(card: ModelCard) -> dict[str, Any]:

@@ -146,6 +146,7 @@ class PoolState:
         self.name, self.settings, self.members = name, settings, members
         self._clock = clock
         self._turns = 0
+        self.regime = blake2b(repr(settings).encode(), digest_size=8).hexdigest()  # the ledger's name of it
         self.refuses = frozenset(settings.refuses)
         if settings.regime is not Regime.PLAIN:
             for member in members:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from decodeloop.gateway.admission import Exhausted, Ticket
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
 from decodeloop.gateway.fleet import Asked, Fleet
 from decodeloop.gateway.meter import RequestMeter
 from decodeloop.gateway.pools import Lease
+from decodeloop.gateway.sessions import place_of
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import watched
 from decodeloop.gateway.upstreams import RelayAnswer, UpstreamFailed
+from decodeloop.gateway.wire.answer import DONE as DONE_EVENT
+from decodeloop.gateway.wire.answer import event
 from decodeloop.gateway.wire.envelope import Envelope
 from decodeloop.gateway.wire.events import AnswerReader, EventCutter, EventTooLarge, event_data
+from decodeloop.governance.ledger import Outcome
 from decodeloop.types import RequestRefused, Usage
 
 __all__ = ["Relay"]
@@ -48,6 +53,7 @@ class Relay:
     clock: Callable[[], float]
     settings: GatewaySettings
     reader: AnswerReader
+    ticket: Ticket
 
     async def run(self, first: Lease) -> Usage | None:
         """From the first server's lease to the answer's last byte; the usage, if it was told.
@@ -112,6 +118,7 @@ class Relay:
                 _, lease = self.fleet.choose(self.asked, tried)
             except RequestRefused:
                 raise refused from None
+            await self.ticket.move(place_of(lease))
             log.warning("request %s goes on to %s: %s", self.exchange.request_id, lease.member.name, refused.message)
 
     async def _attempt(self, lease: Lease, pass_on: PassOn) -> RequestRefused | None:
@@ -119,7 +126,7 @@ class Relay:
         upstream = lease.member.relay
         assert upstream is not None, "it takes requests in our own terms"
         try:
-            async with upstream.ask(self.exchange.path, self.envelope.body, self._trace()) as answer:
+            async with upstream.ask(self.exchange.path, self._body(), self._trace()) as answer:
                 if answer.status != 200:
                     return await self._unanswered(lease, answer)
                 await pass_on(answer)
@@ -131,6 +138,11 @@ class Relay:
             lease.failed()
             return RequestRefused(f"upstream {lease.member.name} sent no end of an event", status=502)
         return None
+
+    def _body(self) -> Mapping[str, Any]:
+        """A whole answer can't be counted as it is made: where it is limited, it is capped beforehand."""
+        body, cap = self.envelope.body, self.ticket.cap
+        return body if self.envelope.stream or cap is None else {**body, "max_tokens": cap}
 
     async def _unanswered(self, lease: Lease, answer: RelayAnswer) -> RequestRefused | None:
         said = await _gathered(answer.pieces(), MAX_ERROR_BYTES)
@@ -152,26 +164,39 @@ class Relay:
         if self.reader.usage is not None:
             self.timing.relayed_usage(self.reader.usage)
         self.timing.relayed(told, self.clock())
+        self.ticket.count_piece(self.reader.usage)
+        self.ticket.settle(Outcome.COMPLETED)
         await self.exchange.respond(200, body)
 
     async def _streamed(self, answer: RelayAnswer, stream: EventStream) -> None:
         cutter, ended = EventCutter(), False
         async for piece in answer.pieces():
             passed = []
-            for event in cutter.feed(piece):
-                data = event_data(event)
+            for whole in cutter.feed(piece):
+                data = event_data(whole)
                 ended = ended or data == DONE
                 if data is None or self._is_shown(data):
-                    passed.append(event)
-            if passed and not ended:
+                    passed.append(whole)
+            if ended:
+                break
+            if passed:
                 await stream.write(b"".join(passed))
-            elif ended:
+            try:
+                await self.ticket.keep()
+            except Exhausted:
+                passed, ended = [self._cut_short()], True
                 break
         if not ended:
             raise UpstreamFailed("the upstream ended its answer early")
         if self.reader.usage is not None:
             self.timing.relayed_usage(self.reader.usage)
+        self.ticket.settle(Outcome.COMPLETED)
         await stream.end(b"".join(passed))
+
+    def _cut_short(self) -> bytes:
+        """The end of an answer for which there is no more to spend."""
+        choice = {"index": 0, "delta": {}, "text": "", "finish_reason": "length"}
+        return event({"choices": [choice], "model": self.envelope.model}) + DONE_EVENT
 
     def _is_shown(self, data: bytes) -> bool:
         """Takes note of an event, and tells whether the client asked for it."""
@@ -181,6 +206,8 @@ class Relay:
         if told.error is not None:
             raise UpstreamFailed(_message(told.error) or "the upstream failed")
         self.timing.relayed(told, self.clock())
+        if told.content or self.reader.usage is not None:
+            self.ticket.count_piece(self.reader.usage)
         return self.envelope.include_usage or not told.usage_only
 
     def _trace(self) -> dict[str, str]:

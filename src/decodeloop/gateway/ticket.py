@@ -7,15 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from decodeloop.gateway.admission import Exhausted
-from decodeloop.gateway.bounds import likely_prompt_tokens
-from decodeloop.governance.capability import Denial, Place, Ruling
+from decodeloop.gateway.claims import Claim
+from decodeloop.governance.capability import Place, Ruling
 from decodeloop.governance.ledger import LedgerRow, Outcome, Timings
 from decodeloop.governance.quota import Hold
-from decodeloop.types import ChatPrompt, Chunk, Report, Request, Usage
+from decodeloop.types import Chunk, Report, Usage
 
 __all__ = ["GovernedTicket", "Office", "Standing", "Tally"]
 
 MARGIN_TOKENS = 16  # before the end of what is reserved, by choice: one step's tokens
+PIECE_TOKENS = 8  # that a piece of unknown size may hold, for what is reserved
+LIKELY_BYTES_PER_TOKEN = 4
 
 
 class Office(Protocol):
@@ -32,54 +34,61 @@ class Office(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """What a call's chunks told so far, by prompt."""
+    """What an answer's chunks told so far, by choice."""
 
-    requests: Sequence[Request]
-    final: dict[int, Usage] = field(default_factory=dict)
-    prompts: dict[int, Usage] = field(default_factory=dict)
-    tokens: dict[int, int] = field(default_factory=dict)
+    each: int  # choices of a prompt
+    likely_prompt: int  # for an answer that ends before its engine says how many tokens its prompt had
+    final: list[Usage] = field(default_factory=list)  # one a prompt, once its last chunk came
+    partial: dict[int, Usage] = field(default_factory=dict)
+    tokens: int = 0  # counted of those prompts that aren't final
+    pieces: int = 0  # of unknown size
     timings: Timings = Timings()
     started: bool = False
-    captured: dict[int, list[str]] | None = None  # by choice, where it is granted and consented
+    captured: dict[int, list[str]] | None = None  # where it is granted and consented
 
     def count(self, chunk: Chunk) -> None:
         self.started = True
-        place = chunk.index // self.requests[0].n
-        tokens = len(chunk.token_ids)
-        if not tokens and (chunk.text or chunk.reasoning or chunk.tool_calls):
-            tokens = 1  # an engine that tells no ids: at least one
-        if tokens:
-            self.tokens[place] = self.tokens.get(place, 0) + tokens
-        if chunk.usage is not None:
-            (self.final if chunk.report is not None else self.prompts)[place] = chunk.usage
-        if self.captured is not None and chunk.text:
-            self.captured.setdefault(chunk.index, []).append(chunk.text)
+        if chunk.token_ids:
+            self.tokens += len(chunk.token_ids)
+        elif chunk.text or chunk.reasoning or chunk.tool_calls:
+            self.pieces += 1
         if chunk.report is not None:
             self.timings = _added(self.timings, chunk.report)
+        if chunk.usage is not None:
+            prompt = chunk.index // self.each
+            if chunk.report is not None:
+                self.final.append(chunk.usage)
+                self.partial.pop(prompt, None)
+            else:
+                self.partial[prompt] = chunk.usage
+        if self.captured is not None and chunk.text:
+            self.captured.setdefault(chunk.index, []).append(chunk.text)
+
+    def count_piece(self, usage: Usage | None) -> None:
+        self.started = True
+        if usage is not None:
+            self.final = [usage]
+        else:
+            self.pieces += 1
 
     @property
-    def completion(self) -> int:
-        return sum(self.tokens.values())
+    def most(self) -> int:
+        """Answer tokens that may have been made."""
+        return self.tokens + PIECE_TOKENS * self.pieces
 
-    def usage(self, outcome: Outcome) -> Usage:
+    def usage(self, outcome: Outcome, prompts: int) -> Usage:
         """What is charged: what the engine said, else what was delivered and a guess at the prompt.
 
         A request that failed before it said anything used nothing that its sender should pay for.
         """
+        if len(self.final) >= prompts:
+            return _sum(self.final)
         if outcome is Outcome.FAILED and not self.started:
             return Usage()
-        return _sum([self._of(place) for place in range(len(self.requests))])
-
-    def _of(self, place: int) -> Usage:
-        if place in self.final:
-            return self.final[place]
-        known = self.prompts.get(place)
-        prompt = likely_prompt_tokens(self.requests[place].prompt) if known is None else known.prompt
-        return Usage(
-            prompt=prompt,
-            cached=0 if known is None else known.cached,
-            completion=max(self.tokens.get(place, 0), 0 if known is None else known.completion),
-        )
+        told = _sum([*self.final, *self.partial.values()])
+        counted = self.tokens + self.pieces
+        prompt = told.prompt if self.partial or self.final else self.likely_prompt
+        return replace(told, prompt=prompt, completion=max(told.completion, counted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +104,12 @@ class GovernedTicket:
     """Implements admission's Ticket."""
 
     def __init__(
-        self,
-        office: Office,
-        requests: Sequence[Request],
-        ruling: Ruling,
-        standing: Standing,
-        headers: Sequence[tuple[bytes, bytes]],
+        self, office: Office, claim: Claim, ruling: Ruling, standing: Standing, headers: Sequence[tuple[bytes, bytes]]
     ) -> None:
-        self._office, self.requests, self.ruling = office, requests, ruling
+        self._office, self.claim, self.ruling = office, claim, ruling
         self.standing, self.headers = standing, headers
-        self.tally = Tally(requests)
-        self._open_ended = any(request.params.max_tokens is None for request in requests)
-        self._choices = sum(request.n for request in requests)
+        each = max(1, claim.choices // max(1, len(claim.prompts)))
+        self.tally = Tally(each, claim.prompt_tokens + -(-claim.prompt_bytes // LIKELY_BYTES_PER_TOKEN))
         self._refused = False  # there is no more than what is held
         self._settled = False
 
@@ -114,19 +117,21 @@ class GovernedTicket:
     def id(self) -> str:
         return self.standing.row.request_id
 
-    @property
-    def denials(self) -> Sequence[Denial]:
-        return self.ruling.denials
-
     def content(self) -> object:
         """What was asked and answered, for the audit; None: not to be kept."""
         if self.tally.captured is None:
             return None
-        prompts = [
-            [dict(message) for message in prompt.messages] if isinstance(prompt, ChatPrompt) else prompt
-            for prompt in (request.prompt for request in self.requests)
-        ]
-        return {"prompts": prompts, "answers": ["".join(texts) for _, texts in sorted(self.tally.captured.items())]}
+        answers = ["".join(texts) for _, texts in sorted(self.tally.captured.items())]
+        return {"prompts": list(self.claim.prompts), "answers": answers}
+
+    def used(self, outcome: Outcome) -> Usage:
+        return self.tally.usage(outcome, len(self.claim.prompts))
+
+    @property
+    def cap(self) -> int | None:
+        if self.claim.answer_tokens is not None or not self.standing.holds:
+            return None
+        return self.standing.bound.completion // self.claim.choices
 
     async def move(self, place: Place) -> None:
         await self._office.move(self, place)
@@ -134,11 +139,14 @@ class GovernedTicket:
     def count(self, chunk: Chunk) -> None:
         self.tally.count(chunk)
 
+    def count_piece(self, usage: Usage | None) -> None:
+        self.tally.count_piece(usage)
+
     async def keep(self) -> None:
-        if not self._open_ended:
+        if self.claim.answer_tokens is not None:
             return
-        left = self.standing.bound.completion - self.tally.completion
-        margin = MARGIN_TOKENS * self._choices
+        left = self.standing.bound.completion - self.tally.most
+        margin = MARGIN_TOKENS * self.claim.choices
         if left > margin:
             return
         if not self._refused:
@@ -146,13 +154,13 @@ class GovernedTicket:
             grown = replace(bound, completion=2 * bound.completion)
             self._refused = not await self._office.extend(self, grown)
         if self._refused and left <= margin:
-            raise Exhausted
+            raise Exhausted(self.used(Outcome.COMPLETED))
 
     def settle(self, outcome: Outcome) -> None:
         if self._settled:
             return
         self._settled = True
-        usage, timings, row = self.tally.usage(outcome), self.tally.timings, self.standing.row
+        usage, timings, row = self.used(outcome), self.tally.timings, self.standing.row
         self._office.settle(
             self,
             replace(

@@ -1,8 +1,8 @@
 """The serving regime as a governed capability: grants, and the ruling on what a request exercises.
 
 Without any grant everything is allowed. With grants, a request needs one that covers its identity and its model, and
-is served within it. An override of speculation that isn't granted changes nothing about the answer's text, so the
-request falls back to what is granted (and says so); everything else that isn't granted is refused.
+is served within it. An override of speculation, or of the pool, that isn't granted changes nothing about the answer's
+text, so the request falls back to what is granted (and says so); everything else that isn't granted is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from decodeloop.governance.price import FREE, Price
 from decodeloop.governance.scope import Scope
-from decodeloop.types import Identity, Request, Speculation, SpeculationMode
+from decodeloop.types import Identity, Speculation, SpeculationMode
 
 __all__ = ["Ask", "Denial", "Grant", "Place", "PolicyLanguage", "Ruling", "rule"]
 
@@ -78,11 +78,6 @@ class Ask:
     pool: str | None = None
     slo_tier: str = ""
 
-    @classmethod
-    def of(cls, request: Request, *, pool: str | None = None) -> Ask:
-        tier = request.priority if request.slo.ttft_ms is request.slo.tpot_ms is None else "slo"
-        return cls(model=request.model, speculation=request.speculation, pool=pool, slo_tier=tier)
-
 
 @dataclass(frozen=True, slots=True)
 class Denial:
@@ -100,6 +95,7 @@ class Ruling:
     speculation: Speculation = Speculation()
     grant: str = ""
     denials: tuple[Denial, ...] = ()
+    choose_pool: bool = False
     capture_content: bool = False
     interference: float = 0.0
 
@@ -111,24 +107,27 @@ class Ruling:
 class PolicyLanguage(Protocol):
     """Further rules in a language of their own. They can only take away."""
 
-    def forbids(self, identity: Identity, ask: Ask, place: Place) -> Denial | None: ...
+    def forbids(self, identity: Identity, ask: Ask, place: Place | None) -> Denial | None: ...
 
 
 def rule(
     grants: Sequence[Grant],
     identity: Identity,
     ask: Ask,
-    place: Place,
+    place: Place | None,
     *,
     now_s: float,
     language: PolicyLanguage | None = None,
 ) -> Ruling:
-    """The ruling of the grant that gives most: the first with no denial, else the first that allows, else why none."""
+    """The ruling of the grant that gives most: the first with no denial, else the first that allows, else why none.
+
+    place None: not chosen yet, so nothing is said about it.
+    """
     forbidden = None if language is None else language.forbids(identity, ask, place)
     if forbidden is not None:
         return Ruling(allowed=False, denials=(forbidden,))
     if not grants:
-        return Ruling(allowed=True, speculation=ask.speculation, interference=1.0)
+        return Ruling(allowed=True, speculation=ask.speculation, choose_pool=True, interference=1.0)
     rulings = [_under(grant, ask, place) for grant in grants if grant.holds(identity, now_s)]
     if not rulings:
         return Ruling(allowed=False, denials=(Denial("capability", f"no grant covers {_who(identity)}"),))
@@ -138,33 +137,34 @@ def rule(
     return next((ruling for ruling in rulings if ruling.allowed), rulings[0])
 
 
-def _under(grant: Grant, ask: Ask, place: Place) -> Ruling:
+def _under(grant: Grant, ask: Ask, place: Place | None) -> Ruling:
     refusals = _refusals(grant, ask, place)
     if refusals:
         return Ruling(allowed=False, grant=grant.id, denials=refusals)
     speculation, denials = _speculation(grant, ask.speculation)
+    if ask.pool is not None and not grant.choose_pool:
+        denials += (Denial("choose_pool", f"grant {grant.id!r} does not let requests choose their pool"),)
     return Ruling(
         allowed=True,
         speculation=speculation,
         grant=grant.id,
         denials=denials,
+        choose_pool=grant.choose_pool,
         capture_content=grant.capture_content,
         interference=grant.interference,
     )
 
 
-def _refusals(grant: Grant, ask: Ask, place: Place) -> tuple[Denial, ...]:
+def _refusals(grant: Grant, ask: Ask, place: Place | None) -> tuple[Denial, ...]:
     by = f"grant {grant.id!r}"
     found = []
     if not _named(ask.model, grant.models):
         found.append(Denial("model", f"{by} does not hold for model {ask.model!r}"))
-    if not _named(place.pool, grant.pools):
+    if place is not None and not _named(place.pool, grant.pools):
         found.append(Denial("pool", f"{by} does not hold for pool {place.pool!r}"))
-    if ask.pool is not None and not grant.choose_pool:
-        found.append(Denial("choose_pool", f"{by} does not let requests choose their pool"))
     if not _named(ask.slo_tier, grant.slo_tiers):
         found.append(Denial("slo_tier", f"{by} does not hold for service tier {ask.slo_tier!r}"))
-    if grant.max_price is not None and place.price.ceiling > grant.max_price:
+    if place is not None and grant.max_price is not None and place.price.ceiling > grant.max_price:
         found.append(
             Denial("max_price", f"{by} allows {grant.max_price:g} per million tokens, not {place.price.ceiling:g}")
         )

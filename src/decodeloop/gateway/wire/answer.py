@@ -76,6 +76,14 @@ class Answer:
         if None in self._finished:
             raise RequestRefused("the engine ended this answer early", status=502)
 
+    def cut(self, usage: Usage) -> Iterator[Chunk]:
+        """The last chunks of the choices that are still open, when an answer ends before its engine is done."""
+        each = self._call.requests[0].n
+        still_open = [choice for choice, reason in enumerate(self._finished) if reason is None]
+        for choice in still_open:
+            told = usage if choice // each not in self._usages else None
+            yield Chunk(index=choice, finish_reason=FinishReason.LENGTH, usage=told)
+
     def events(self, chunk: Chunk) -> bytes:
         """An admitted chunk as events of a stream; empty when it has nothing to say yet."""
         last = chunk.report is not None and len(self._reports) == len(self._call.requests)

@@ -65,6 +65,12 @@ class Call:
     def logprobs(self) -> bool:
         return self.requests[0].params.logprobs is not None
 
+    def ruled(self, speculation: Speculation) -> Call:
+        """With what it may have of speculation."""
+        if self.requests[0].speculation == speculation:
+            return self
+        return replace(self, requests=tuple(replace(request, speculation=speculation) for request in self.requests))
+
     def in_regime(self, regime: Regime) -> Call:
         """As an engine is asked that serves in `regime`, and has a switch per request."""
         if regime is not Regime.PLAIN:

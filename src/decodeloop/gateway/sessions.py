@@ -1,0 +1,57 @@
+"""A request between HTTP and governance: what it says of itself, where it runs, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from decodeloop.gateway.admission import Terms, Ticket
+from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.pools import Lease
+from decodeloop.governance.capability import Place
+from decodeloop.governance.ledger import Outcome
+from decodeloop.types import RequestRefused
+
+__all__ = ["place_of", "settled", "terms_of"]
+
+POOL = "x-decodeloop-pool"
+CONSENT = "x-decodeloop-capture"
+IDEMPOTENCY = "idempotency-key"
+MAX_NAME = 255
+
+
+def terms_of(exchange: Exchange, raw: bytes) -> Terms:
+    """raw: its body. Raises RequestRefused for headers that make no sense."""
+    key = exchange.sole(IDEMPOTENCY) or ""
+    if len(key) > MAX_NAME:
+        raise RequestRefused(f"an idempotency key has at most {MAX_NAME} characters", param=IDEMPOTENCY)
+    consent = exchange.header(CONSENT)
+    if consent not in (None, "consent"):
+        raise RequestRefused(f"the header {CONSENT} knows one value: consent", param=CONSENT)
+    trace = exchange.traceparent()
+    return Terms(
+        pool=exchange.sole(POOL),
+        task=(exchange.header("x-session-id") or "")[:MAX_NAME],
+        trace="" if trace is None else trace.split("-")[1],
+        idempotency_key=key,
+        body_digest=hashlib.sha256(raw).digest() if key else b"",
+        consent=consent is not None,
+    )
+
+
+def place_of(lease: Lease) -> Place:
+    return Place(pool=lease.pool.name, upstream=lease.member.name, regime=lease.pool.regime)
+
+
+@contextmanager
+def settled(ticket: Ticket) -> Iterator[None]:
+    """Whatever was not settled as complete inside was cancelled by its client, or has failed."""
+    try:
+        yield
+    except (ClientGone, asyncio.CancelledError):
+        ticket.settle(Outcome.CANCELLED)
+        raise
+    finally:
+        ticket.settle(Outcome.FAILED)
