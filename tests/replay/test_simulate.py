@@ -7,9 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from decodeloop.evaluation.acceptance import BySurvival
+from decodeloop.evaluation.fleet import Limits
 from decodeloop.evaluation.roofline import H100, Hardware, Model, Roofline, StraightLines
 from decodeloop.evaluation.rules import Best, Fixed, Off
-from decodeloop.evaluation.simulate import SAMPLED, Fleet, simulate, simulate_closed, survival_table
+from decodeloop.evaluation.simulate import SAMPLED, Fleet, simulate, simulate_closed
 from decodeloop.evaluation.steady import inversion, speedup
 from decodeloop.evaluation.workload import Arrival, poisson
 from decodeloop.types import RequestClass
@@ -69,7 +71,7 @@ def clients(count, *, prompt=1000, output=200, request_class=CHAT):
 
 
 def fleet(rule, *, cost=PUBLISHED, **fields):
-    plain = {"replicas": 1, "cost": cost, "rule": rule, "survival": survival_table({CHAT: TWO_A_DRAFT})}
+    plain = {"replicas": 1, "cost": cost, "rule": rule, "acceptance": BySurvival({CHAT: TWO_A_DRAFT})}
     return Fleet(**{**plain, **fields})
 
 
@@ -97,7 +99,7 @@ def test_every_token_asked_for_is_served_once():
 def test_alone_a_request_takes_exactly_its_steps():
     """Two chunks of prefill and nine decode steps, all of known length."""
     cost = StraightLines(step=10.0, token=0.0, context=0.0)
-    found, (served,) = simulate(fleet(Off, cost=cost), [Arrival(1.0, 4096, 10)])
+    found, (served,) = simulate(fleet(Off, cost=cost, limits=Limits(step_tokens=2048)), [Arrival(1.0, 4096, 10)])
     assert served.ttft_ms == pytest.approx(20.0)
     assert served.tpot_ms == pytest.approx(10.0)
     assert found.seconds == pytest.approx(1.11)
@@ -114,12 +116,12 @@ def test_more_load_means_longer_waits_and_more_replicas_shorter_ones():
 
 @pytest.mark.parametrize("load", [4, 400])
 def test_the_best_rule_is_never_behind_and_knows_when_to_stop(load):
-    survival = survival_table({CHAT: (0.4, 0.16, 0.06), EDIT: (0.9, 0.8, 0.7)})
+    laws = BySurvival({CHAT: (0.4, 0.16, 0.06), EDIT: (0.9, 0.8, 0.7)})
     mixed = [*clients(load // 2, prompt=200), *clients(load // 2, prompt=200, request_class=EDIT)]
-    rules = {"off": Off, "fixed": lambda: Fixed(PUBLISHED, 3), "best": lambda: Best(PUBLISHED, survival)}
+    rules = {"off": Off, "fixed": lambda: Fixed(PUBLISHED, 3), "best": lambda: Best(PUBLISHED)}
     rates = {}
     for name, rule in rules.items():
-        apart = fleet(rule, replicas=9, split=8 / 9, survival=survival)
+        apart = fleet(rule, replicas=9, split=8 / 9, acceptance=laws)
         rates[name] = simulate_closed(apart, mixed, seconds=3.0, ramp_s=2.0)[0].tokens_per_s
     assert rates["best"] >= 0.97 * max(rates.values())
     assert rates["fixed"] < rates["off"] if load == 400 else rates["fixed"] > rates["off"]
@@ -176,4 +178,4 @@ def test_impossible_fleets_are_refused(fields, message):
 
 def test_survival_that_rises_is_refused():
     with pytest.raises(ValueError, match="survival falls"):
-        survival_table({CHAT: (0.5, 0.6)})
+        BySurvival({CHAT: (0.5, 0.6)})

@@ -9,10 +9,14 @@ import typer
 
 from decodeloop import __version__
 from decodeloop.cli.doctor import doctor
+from decodeloop.cli.economics import economics
+from decodeloop.cli.frontier import frontier
 from decodeloop.cli.generate import generate
 from decodeloop.cli.models import models
 from decodeloop.cli.policy import app as policy
+from decodeloop.cli.report import report
 from decodeloop.cli.serve import serve
+from decodeloop.cli.simulate import simulate_command
 
 EXIT_USAGE = 2
 
@@ -27,7 +31,11 @@ app.command()(serve)
 app.command()(generate)
 app.command()(models)
 app.command()(doctor)
+app.command()(economics)
+app.command()(frontier)
+app.command()(report)
 app.add_typer(policy)
+app.command("simulate")(simulate_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -19,6 +19,13 @@ class Hardware:
 
 
 H100 = Hardware(name="H100 SXM, 16 bits", memory_bytes_per_s=3.35e12, flops_per_s=989e12)
+HARDWARE = {
+    "a100": Hardware(name="A100 SXM 80 GB, 16 bits", memory_bytes_per_s=2.039e12, flops_per_s=312e12),
+    "h100": H100,
+    "h200": Hardware(name="H200 SXM, 16 bits", memory_bytes_per_s=4.8e12, flops_per_s=989e12),
+    "b200": Hardware(name="B200 SXM, 16 bits", memory_bytes_per_s=8e12, flops_per_s=2250e12),
+}
+"""By makers' data sheets: dense arithmetic, peak bandwidth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

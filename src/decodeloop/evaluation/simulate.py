@@ -1,22 +1,24 @@
 """A discrete-event simulation of a fleet: what arrival traces, step times and acceptance amount to.
 
 Every figure is mode M (simulated). Step times come from a CostModel (measured, fitted elsewhere, or a roofline prior,
-see its `label`), acceptance from survival per class, arrivals from a trace or from clients that wait for their answers.
+see its `label`), drafts and their fate from an Acceptance, arrivals from a trace or from clients that wait for their
+answers.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from decodeloop.evaluation.fleet import CLASS_INDEX, CLASSES, Limits, Replica, Rule, Served
+from decodeloop.evaluation.acceptance import Acceptance
+from decodeloop.evaluation.fleet import Limits, Replica, Rule, Served
 from decodeloop.evaluation.workload import Arrival
-from decodeloop.types import CostModel, FloatArray, RequestClass
+from decodeloop.types import CostModel
 
 SAMPLED = 64  # replicas simulated of a larger fleet: requests are dealt to as large a share of the arrivals
 ROUTED_AMONG = 2  # replicas that a request is offered to: the less loaded takes it
@@ -31,8 +33,8 @@ class Fleet:
 
     replicas: int
     cost: CostModel
-    rule: Callable[[], Rule]
-    survival: FloatArray  # [classes, K]
+    rule: Callable[[], Rule]  # a new one for each replica
+    acceptance: Acceptance
     limits: Limits = Limits()
     accelerators: int = 1
     split: float | None = None
@@ -71,27 +73,16 @@ class Simulated:
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"mode": "M"}
 
 
-def survival_table(survival: dict[RequestClass, Sequence[float]]) -> FloatArray:
-    """[classes, K] from each class's survival; a class that isn't named never has a draft accepted."""
-    depth = max((len(values) for values in survival.values()), default=1)
-    table = np.zeros((len(CLASSES), depth))
-    for request_class, values in survival.items():
-        if list(values) != sorted(values, reverse=True) or not all(0.0 <= v <= 1.0 for v in values):
-            raise ValueError(f"{request_class}: survival falls from at most 1 to at least 0, it isn't {list(values)}")
-        table[CLASS_INDEX[request_class], : len(values)] = values
-    return table
-
-
 def simulate(
-    fleet: Fleet, arrivals: Sequence[Arrival], *, until_s: float | None = None, seed: int = 0
+    fleet: Fleet, arrivals: Iterable[Arrival], *, until_s: float | None = None, seed: int = 0
 ) -> tuple[Simulated, list[Served]]:
     """Serve a trace. Of more than SAMPLED replicas a sample is simulated, with its share of the arrivals."""
     simulated = min(fleet.replicas, SAMPLED)
     rng = np.random.default_rng(seed)
-    kept = [a for a in arrivals if simulated == fleet.replicas or rng.random() < simulated / fleet.replicas]
     loop = _Loop(fleet, simulated, rng)
-    for arrival in kept:
-        loop.arrive(Served(arrival))
+    for arrival in arrivals:
+        if simulated == fleet.replicas or rng.random() < simulated / fleet.replicas:
+            loop.arrive(arrival)
     loop.run(until_s)
     return _summary(fleet, loop, until_s), loop.served
 
@@ -105,7 +96,7 @@ def simulate_closed(
     loop = _Loop(fleet, fleet.replicas, np.random.default_rng(seed))
     loop.repeats = True
     for client in clients:
-        loop.arrive(Served(client))
+        loop.arrive(client)
     loop.run(ramp_s)
     loop.reset(ramp_s)
     loop.run(ramp_s + seconds)
@@ -122,7 +113,7 @@ class _Loop:
             Replica(
                 fleet.cost,
                 fleet.rule(),
-                fleet.survival,
+                fleet.acceptance,
                 fleet.limits,
                 np.random.default_rng(rng.integers(2**63)),
                 prefills=fleet.split is None or i < prefilling,
@@ -130,6 +121,8 @@ class _Loop:
             )
             for i in range(replicas)
         ]
+        self._prefilling = [i for i, replica in enumerate(self.replicas) if replica.prefills]
+        self._decoding = [i for i, replica in enumerate(self.replicas) if replica.decodes]
         self.now_s = self.started_s = 0.0
         self.served: list[Served] = []
         self.repeats = False
@@ -137,7 +130,9 @@ class _Loop:
         self._ticket = count()
         self._stepping: set[int] = set()
 
-    def arrive(self, request: Served) -> None:
+    def arrive(self, arrival: Arrival) -> None:
+        nature = self.fleet.acceptance.assign(arrival, self._rng)
+        request = Served(arrival, number=next(self._ticket), nature=nature)
         self.served.append(request)
         self._at(request.arrival.at_s, lambda: self._route(request, prefill=True))
 
@@ -158,8 +153,8 @@ class _Loop:
         heapq.heappush(self._events, (at_s, next(self._ticket), event))
 
     def _route(self, request: Served, *, prefill: bool) -> None:
-        able = [i for i, replica in enumerate(self.replicas) if (replica.prefills if prefill else replica.decodes)]
-        offered = self._rng.choice(able, min(ROUTED_AMONG, len(able)), replace=False).tolist()
+        able = self._prefilling if prefill else self._decoding
+        offered = [able[i] for i in self._rng.permutation(len(able))[:ROUTED_AMONG].tolist()]
         chosen = min(offered, key=lambda i: self.replicas[i].load)
         self.replicas[chosen].waiting.append(request)
         self._step(chosen)
@@ -184,8 +179,7 @@ class _Loop:
             moved_s = self.now_s + self.fleet.transfer_ms / 1e3
             self._at(moved_s, lambda: self._route(request, prefill=False))
         elif self.repeats:
-            old = request.arrival
-            self.arrive(Served(Arrival(self.now_s, old.prompt_tokens, old.output_tokens, old.request_class)))
+            self.arrive(replace(request.arrival, at_s=self.now_s))
 
 
 def _summary(fleet: Fleet, loop: _Loop, until_s: float | None) -> Simulated:

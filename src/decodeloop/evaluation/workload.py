@@ -22,12 +22,13 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request as a trace knows it: when, and how long."""
+    """A request as a trace knows it: when, and how long. text: which of the known texts it is, if it is one."""
 
     at_s: float
     prompt_tokens: int
     output_tokens: int
     request_class: RequestClass = RequestClass.GENERAL_CHAT
+    text: int | None = None
 
 
 def read_prompts(lines: Iterable[str]) -> list[Prompt]:
