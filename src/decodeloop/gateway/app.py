@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -19,11 +19,13 @@ from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
 from decodeloop.gateway.fleet import Fleet, Router, idlest
 from decodeloop.gateway.generate import CHAT, COMPLETION, Api, Generate
+from decodeloop.gateway.governance import Governance
 from decodeloop.gateway.identity import authenticator_for
 from decodeloop.gateway.meter import Meter
 from decodeloop.gateway.metrics import Exposition
 from decodeloop.gateway.pages import Pages
 from decodeloop.gateway.settings import GatewaySettings
+from decodeloop.gateway.telemetry import Observer, Silence, Trail
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
 from decodeloop.types import RequestRefused
@@ -39,7 +41,12 @@ EXCHANGE = "decodeloop.exchange"  # where a scope carries it
 
 
 def build_app(
-    settings: GatewaySettings, upstreams: Mapping[str, Upstream | RelayUpstream], *, route: Router = idlest
+    settings: GatewaySettings,
+    upstreams: Mapping[str, Upstream | RelayUpstream],
+    *,
+    route: Router = idlest,
+    observer: Observer | None = None,
+    governance: Governance | None = None,
 ) -> Gateway:
     """An ASGI application that serves `upstreams` (by name) and those of the settings; its lifespan starts and closes
     them.
@@ -52,8 +59,8 @@ def build_app(
         raise ValueError(f"an upstream of this process is called {', '.join(remote.keys() & upstreams.keys())} already")
     fleet = Fleet({**upstreams, **remote}, settings.pools, route=route, breaker=settings.breaker)
     meter = Meter()
-    admission = Admission(settings.limits.max_concurrent_requests)
-    authenticator = authenticator_for(settings.api_keys)
+    admission = Admission(settings.limits.max_concurrent_requests, None if governance is None else governance.clerk)
+    authenticator = authenticator_for(settings.api_keys) if governance is None else governance.authenticator
     pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission))
 
     def generate(api: Api) -> Generate:
@@ -70,14 +77,31 @@ def build_app(
         _route("GET", "/metrics", pages.metrics),
         _route("GET", "/", pages.welcome),
     ]
-    return Gateway(routes, fleet=fleet, admission=admission, meter=meter, retry_after_s=settings.retry_after_s)
+    return Gateway(
+        routes,
+        fleet=fleet,
+        admission=admission,
+        meter=meter,
+        governance=governance,
+        observer=observer or Silence(),
+        retry_after_s=settings.retry_after_s,
+    )
 
 
 class Gateway:
     def __init__(
-        self, routes: list[Route], *, fleet: Fleet, admission: Admission, meter: Meter, retry_after_s: int
+        self,
+        routes: list[Route],
+        *,
+        fleet: Fleet,
+        admission: Admission,
+        meter: Meter,
+        governance: Governance | None,
+        observer: Observer,
+        retry_after_s: int,
     ) -> None:
         self.fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
+        self._governance, self._observer = governance, observer
         self._router = Routes(routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,11 +116,21 @@ class Gateway:
         finally:
             status = exchange.status or 499  # nobody was there to be answered
             self._meter.responses[exchange.method, exchange.route, status] += 1
-            took_ms = 1e3 * (time.monotonic() - exchange.arrived_s)
+            took_s = time.monotonic() - exchange.arrived_s
+            if exchange.trail is not None:
+                self._tell(exchange.trail, exchange, status, took_s)
             level = logging.INFO if exchange.method == "POST" else logging.DEBUG  # pages are polled
-            access.log(
-                level, "%s %s %s %d %.1f ms", exchange.request_id, exchange.method, exchange.path, status, took_ms
+            told = (exchange.request_id, exchange.method, exchange.path, status, 1e3 * took_s)
+            access.log(level, "%s %s %s %d %.1f ms", *told)
+
+    def _tell(self, trail: Trail, exchange: Exchange, status: int, took_s: float) -> None:
+        now_s = time.time()
+        try:
+            self._observer.finished(
+                trail.finished(exchange.request_id, status, exchange.traceparent(), now_s - took_s, now_s)
             )
+        except Exception:
+            log.exception("request %s could not be told of", exchange.request_id)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         try:
@@ -117,6 +151,7 @@ class Gateway:
             await self._refuse(exchange, internal_error(exchange.request_id), {})
 
     async def _refuse(self, exchange: Exchange, refused: RequestRefused, extra: Mapping[str, str]) -> None:
+        exchange.failed(refused)
         if refused.status >= 500:
             log.warning("request %s: %d %s", exchange.request_id, refused.status, refused.message)
         headers = [(name.lower().encode(), value.encode()) for name, value in extra.items()]
@@ -143,16 +178,14 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
-        await self._admission.clerk.start()
-        try:
+        async with AsyncExitStack() as stack:
+            if self._governance is not None:
+                await self._governance.start()
+                stack.push_async_callback(self._governance.close)
             await self.fleet.start()
-            try:
-                yield
-            finally:
-                self._admission.draining = True
-                await self.fleet.close()
-        finally:
-            await self._admission.clerk.close()
+            stack.push_async_callback(self.fleet.close)
+            yield
+            self._admission.draining = True
 
 
 class _Endpoint:

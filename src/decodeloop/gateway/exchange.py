@@ -6,12 +6,13 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
 from decodeloop.gateway.errors import error_body
 from decodeloop.gateway.settings import Limits
+from decodeloop.gateway.telemetry import Times, Trail
 from decodeloop.types import RequestRefused
 
 __all__ = ["JSON", "ClientGone", "Exchange"]
@@ -34,6 +35,7 @@ class Exchange:
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
+        self.trail: Trail | None = None  # of a request for an answer
         self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
         asked = self.header("x-request-id") or ""
         self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
@@ -72,6 +74,23 @@ class Exchange:
         if sum(each == wanted for each, _ in self._scope["headers"]) > 1:
             raise RequestRefused(f"the header {name} is there twice", param=name)
         return self.header(name)
+
+    def tell(self, model: str, request_class: str, asked: Mapping[str, object]) -> None:
+        """What its body asks, for those who watch."""
+        if self.trail is not None:
+            self.trail.model, self.trail.request_class, self.trail.asked = model, request_class, asked
+
+    def route_taken(self, pool: str, upstream: str, reason: str) -> None:
+        if self.trail is not None:
+            self.trail.pool, self.trail.upstream, self.trail.route = pool, upstream, reason
+
+    def failed(self, refused: RequestRefused) -> None:
+        if self.trail is not None:
+            self.trail.error = refused.code or str(refused.status)
+
+    def time(self, times: Times) -> None:
+        if self.trail is not None:
+            self.trail.times = times
 
     def traceparent(self) -> str | None:
         trace = self.header("traceparent")

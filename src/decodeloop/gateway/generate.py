@@ -23,6 +23,7 @@ from decodeloop.gateway.sessions import place_of, settled, terms_of
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import answer_chunks, watched
+from decodeloop.gateway.telemetry import Trail, asked_of
 from decodeloop.gateway.upstreams import Upstream
 from decodeloop.gateway.wire.answer import Answer
 from decodeloop.gateway.wire.envelope import Envelope, read_envelope
@@ -43,13 +44,14 @@ log = logging.getLogger(__name__)
 class Api:
     """What tells the two apart."""
 
+    operation: str  # OpenTelemetry's name
     id_prefix: str
     parse: Callable[[bytes, Arrival, Limits], Call]
     shape: Callable[[bool], Shape]
 
 
-COMPLETION = Api("cmpl-", parse_completion, lambda logprobs: CompletionShape(logprobs=logprobs))
-CHAT = Api("chatcmpl-", parse_chat, lambda logprobs: ChatShape(logprobs=logprobs))
+COMPLETION = Api("text_completion", "cmpl-", parse_completion, lambda logprobs: CompletionShape(logprobs=logprobs))
+CHAT = Api("chat", "chatcmpl-", parse_chat, lambda logprobs: ChatShape(logprobs=logprobs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,12 @@ class Generate:
                 slo=_slo(exchange),
                 arrived_s=exchange.arrived_s,
             )
+            exchange.trail = Trail(
+                operation=self.api.operation,
+                response_id=arrival.id,
+                identity=identity,
+                task=exchange.header("x-session-id") or "",
+            )
             if self.fleet.relays:
                 await self._routed(exchange, raw, arrival)
             else:
@@ -96,6 +104,7 @@ class Generate:
         """Who answers decides how much of the body must be understood here."""
         limits = self.settings.limits
         envelope = read_envelope(raw, arrival.default_model, limits)
+        exchange.tell(envelope.model, envelope.request_class, envelope.body)
         claim, terms = claim_of_envelope(envelope, arrival), terms_of(exchange, raw)
         ruling = self.admission.clerk.rule(claim, terms)
         asked = Asked(
@@ -121,6 +130,8 @@ class Generate:
                 await self._own(exchange, case, route, lease)
 
     def _case(self, exchange: Exchange, raw: bytes, call: Call) -> Case:
+        first = call.requests[0]
+        exchange.tell(call.model, first.request_class, {"seed": first.seed, **asked_of(first.params)})
         claim, terms = claim_of_call(call), terms_of(exchange, raw)
         ruling = self.admission.clerk.rule(claim, terms)
         return Case(call.ruled(ruling.speculation), claim, terms, ruling)
@@ -133,6 +144,7 @@ class Generate:
         timing = self.meter.request(name, envelope.model, arrived_s=exchange.arrived_s, choices=envelope.choices)
         clock = self.meter.clock
         relay = Relay(exchange, envelope, asked, self.fleet, timing, clock, self.settings, AnswerReader(), ticket)
+        exchange.time(timing.times)
         with timing.ended():
             await relay.run(lease)
 
@@ -151,6 +163,7 @@ class Generate:
         name = lease.member.name
         timing = self.meter.request(name, call.model, arrived_s=exchange.arrived_s, choices=call.choices)
         run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings, ticket)
+        exchange.time(timing.times)
         with timing.ended():
             try:
                 await (run.streamed() if call.stream else run.whole())
@@ -253,6 +266,7 @@ def _asked(case: Case) -> Asked:
 
 
 def _tell(exchange: Exchange, route: Route, lease: Lease, ticket: Ticket) -> None:
+    exchange.route_taken(lease.pool.name, lease.member.name, route.reason.value)
     exchange.told += [
         (b"x-decodeloop-pool", lease.pool.name.encode()),
         (b"x-decodeloop-route", route.reason.value.encode()),

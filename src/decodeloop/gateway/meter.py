@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from decodeloop.gateway.exchange import ClientGone
+from decodeloop.gateway.telemetry import Times
+from decodeloop.gateway.wire.accounts import summed_usage
 from decodeloop.gateway.wire.events import Told
 from decodeloop.types import Chunk, Report, Usage
 
@@ -101,6 +103,7 @@ class RequestMeter:
     def __init__(self, model: ModelMeter, arrived_s: float, choices: int) -> None:
         self._model, self._arrived_s, self._open = model, arrived_s, choices
         self._choices: dict[int, _ChoiceTimes] = {}
+        self.times = Times()
 
     def chunk(self, chunk: Chunk, now_s: float) -> None:
         if chunk.token_ids or chunk.text or chunk.reasoning or chunk.tool_calls:
@@ -108,8 +111,12 @@ class RequestMeter:
             self._content(chunk.index, len(chunk.token_ids), now_s)
         if chunk.report is not None:
             self._model.add_report(chunk.report)
+            self.times.report = chunk.report
             if chunk.usage is not None:
                 self._model.add_usage(chunk.usage)
+                self.times.usage = (
+                    chunk.usage if self.times.usage is None else summed_usage([self.times.usage, chunk.usage])
+                )
         if chunk.finish_reason is not None:
             self._finish(chunk.index, chunk.finish_reason, now_s)
 
@@ -123,12 +130,16 @@ class RequestMeter:
     def relayed_usage(self, usage: Usage) -> None:
         """Of a whole answer, before its choices have finished."""
         self._model.add_usage(usage)
+        self.times.usage = usage
         self._model.generation_tokens += usage.completion
         self._model.drafted += usage.drafted
         self._model.verified += usage.verified
         self._model.accepted += usage.accepted
 
     def _content(self, choice: int, tokens: int, now_s: float) -> None:
+        self.times.last_s = now_s
+        if self.times.ttft_s is None:
+            self.times.ttft_s, self.times.first_s = now_s - self._arrived_s, now_s
         times = self._choices.get(choice)
         if times is None:
             self._model.time_to_first_token.observe(now_s - self._arrived_s)
@@ -141,6 +152,7 @@ class RequestMeter:
     def _finish(self, choice: int, reason: str, now_s: float) -> None:
         self._open -= 1
         self._model.finished[reason] += 1
+        self.times.finish_reasons.append(str(reason))
         self._model.latency.observe(now_s - self._arrived_s)
         times = self._choices.get(choice)
         if times is not None and times.later_tokens:

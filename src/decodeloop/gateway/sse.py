@@ -41,6 +41,7 @@ class EventStream:
 
     async def fail(self, refused: RequestRefused) -> None:
         """Tell of a failure after the start: an error event, and no [DONE]."""
+        self._exchange.failed(refused)
         await self.end(event(error_object(refused)))
 
     async def beat(self) -> NoReturn:
