@@ -28,7 +28,7 @@ def cut_by(yardstick, knowledge, seen, drafts):
 
 def unrestricted(seen, drafts):
     """What the policy would do if nobody minded: the best of all lengths, given this step's scores."""
-    settings = PolicySettings(LENGTH, options={"verifier_admits": Knowledge.SELF})
+    settings = PolicySettings(LENGTH, verifier_admits=Knowledge.SELF)
     policy = policies.load("throughput")(settings, Staircase())
     plan = policy.plan(Load(2, 0, 200, 1.0), [request("a"), request("b")])
     own = [np.cumprod([row[token] for row, token in zip(d.q, d.tokens, strict=True)]) for d in drafts]

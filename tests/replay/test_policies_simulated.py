@@ -9,7 +9,7 @@ import pytest
 
 from decodeloop.policy import PolicySettings, policies
 from decodeloop.testing import check_policy
-from decodeloop.types import Reason, RequestClass, Slo, Speculation, SpeculationMode
+from decodeloop.types import Knowledge, Reason, RequestClass, Slo, Speculation, SpeculationMode
 from simulated import Client, K, SimulatedDrafter, SimulatedEngine, measured_surface, step_ms
 
 EDIT, CHAT, CREATIVE, SQL = (
@@ -45,8 +45,9 @@ def engine(name, classes, *, drafters=None, draft_len=4, warm=250, steps=350, se
 def test_the_contract_holds_with_a_measured_surface_too(name, interference):
     check_policy(lambda: policies.load(name)(PolicySettings(options={}), measured_surface()))
     if name != "reference":
-        options = {"interference": interference, "tpot_ms": 1.0, "verifier_admits": 0}
-        check_policy(lambda: policies.load(name)(PolicySettings(options=options), measured_surface()))
+        options = {"interference": interference, "tpot_ms": 1.0}
+        settings = PolicySettings(verifier_admits=Knowledge.PREFIX, options=options)
+        check_policy(lambda: policies.load(name)(settings, measured_surface()))
 
 
 class PointCost:

@@ -173,17 +173,17 @@ def open_intake(
 
 def open_policy(settings: EngineSettings, verifier: Verifier, measure: Callable[[], CostModel] | None) -> Policy:
     """The policy that `settings` name; costs are measured only for one that learns."""
-    limits = PolicySettings(
-        max_draft_len=settings.max_draft_len, draft_len=settings.draft_len, options=settings.policy_options
-    )
     build = policies.load(settings.policy)
-    policy = build(limits, None)
-    if not policy.learns:
-        if settings.policy_options:
-            raise ValueError(f"policy {settings.policy} takes no options, got {', '.join(settings.policy_options)}")
-        return policy
-    limits = replace(limits, options={"verifier_admits": int(verifier.admits), **settings.policy_options})
-    return build(limits, None if measure is None else measure())
+    learns = getattr(build, "learns", False)
+    if settings.policy_options and not learns:
+        raise ValueError(f"policy {settings.policy} takes no options, got {', '.join(settings.policy_options)}")
+    limits = PolicySettings(
+        max_draft_len=settings.max_draft_len,
+        draft_len=settings.draft_len,
+        verifier_admits=verifier.admits,
+        options=settings.policy_options,
+    )
+    return build(limits, measure() if learns and measure is not None else None)
 
 
 def open_drafters(

@@ -1,10 +1,14 @@
-"""Asks the drafters: those that the plan plays, and the free ones for their shadow score."""
+"""Asks the drafters: the free ones before there is a plan, then those that the plan plays.
+
+What a free drafter proposes as a point mass is a function of the context, so a plan may know it (ALGORITHMS 1); it is
+scored against the text whether it is played or not.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, Drafter, DraftRequest
@@ -13,12 +17,23 @@ from decodeloop.types import Plan, SpeculationMode
 log = logging.getLogger(__name__)
 
 
+Spoken = tuple[dict[str, Draft], ...]  # per sequence: free drafter -> its draft, NO_DRAFT for nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """block: what is played, per sequence. shadows: what each free drafter would have said, per sequence."""
+    """block: what is played, per sequence. shadows: what each free drafter said, played or not."""
 
     block: DraftBlock
-    shadows: tuple[Mapping[str, Draft], ...] = field(default=())
+    shadows: Spoken = ()
+
+
+def confidences(said: Mapping[str, Draft]) -> dict[str, tuple[float, ...]]:
+    """What a plan may know of drafts that exist already: the confidence of those that are point masses.
+
+    A draft that was sampled is no function of the context: choosing by it would change the target's law.
+    """
+    return {name: draft.confidence or (1.0,) * len(draft.tokens) for name, draft in said.items() if draft.q is None}
 
 
 class Proposers:
@@ -33,20 +48,38 @@ class Proposers:
     def names(self) -> tuple[str, ...]:
         return tuple(self._drafters)
 
-    def propose(self, plan: Plan, sequences: Sequence[EngineSequence]) -> Proposals:
-        drafts = [NO_DRAFT] * len(sequences)
-        shadows: list[dict[str, Draft]] = [{} for _ in sequences]
+    def speak(self, sequences: Sequence[EngineSequence]) -> Spoken:
+        """What the free drafters would say, per sequence, before there is a plan. Nobody speaks where shadow_len is 0,
+        and nobody for a sequence that wants no speculation."""
+        spoken: Spoken = tuple({} for _ in sequences)
+        asking = [i for i, s in enumerate(sequences) if s.request.speculation.mode is not SpeculationMode.OFF]
+        if not self._shadow_len or not asking:
+            return spoken
+        requests = [self._request(sequences[i], self._shadow_len) for i in asking]
         for name, drafter in list(self._drafters.items()):
-            wanted = self._wanted(name, drafter, plan, sequences)
-            if not wanted:
+            if drafter.free:
+                said = self._ask(name, drafter, requests)
+                if name not in self.failed:
+                    for i, draft in zip(asking, said, strict=True):
+                        spoken[i][name] = draft
+        return spoken
+
+    def propose(self, plan: Plan, sequences: Sequence[EngineSequence], spoken: Spoken) -> Proposals:
+        """spoken: what was said before the plan, which is not asked again."""
+        drafts = [NO_DRAFT] * len(sequences)
+        wanted: dict[str, list[int]] = {}
+        for i, (name, draft_len) in enumerate(zip(plan.drafters, plan.draft_lens, strict=True)):
+            if name is None or not draft_len:
                 continue
-            asked = [self._request(sequences[i], draft_len) for i, draft_len in wanted.items()]
-            for i, draft in zip(wanted, self._ask(name, drafter, asked), strict=True):
-                if plan.drafters[i] == name:
-                    drafts[i] = draft.cut(plan.draft_lens[i])
-                if drafter.free and self._shadow_len:
-                    shadows[i][name] = draft
-        return Proposals(DraftBlock(tuple(drafts)), tuple(shadows))
+            if name in spoken[i] and draft_len <= self._shadow_len:
+                drafts[i] = spoken[i][name].cut(draft_len)
+            else:
+                wanted.setdefault(name, []).append(i)
+        for name in [name for name in self._drafters if name in wanted]:
+            requests = [self._request(sequences[i], plan.draft_lens[i]) for i in wanted[name]]
+            for i, draft in zip(wanted[name], self._ask(name, self._drafters[name], requests), strict=True):
+                drafts[i] = draft.cut(plan.draft_lens[i])
+        return Proposals(DraftBlock(tuple(drafts)), spoken)
 
     def finish(self, sequence: EngineSequence) -> None:
         for name, drafter in list(self._drafters.items()):
@@ -57,17 +90,6 @@ class Proposers:
 
     def memory_bytes(self) -> Mapping[str, Mapping[str, int]]:
         return {name: drafter.memory_bytes() for name, drafter in self._drafters.items()}
-
-    def _wanted(self, name: str, drafter: Drafter, plan: Plan, sequences: Sequence[EngineSequence]) -> dict[int, int]:
-        """Sequence index -> draft_len to ask of this drafter."""
-        wanted = {}
-        for i, sequence in enumerate(sequences):
-            played = plan.draft_lens[i] if plan.drafters[i] == name else 0
-            off = sequence.request.speculation.mode is SpeculationMode.OFF
-            shadow = self._shadow_len if drafter.free and not off else 0
-            if played or shadow:
-                wanted[i] = max(played, shadow)
-        return wanted
 
     def _request(self, sequence: EngineSequence, draft_len: int) -> DraftRequest:
         return DraftRequest(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from decodeloop.engine.batching import Lane, Packed, pack
+from decodeloop.engine.batching import Packed, pack
+from decodeloop.engine.judging import Judging
 from decodeloop.engine.laps import Laps
-from decodeloop.engine.proposals import Proposals, Proposers
+from decodeloop.engine.proposals import Proposals, Proposers, Spoken, confidences
 from decodeloop.engine.records import Judged, Parts, step_record, tally
-from decodeloop.engine.rows import VerifyRows
 from decodeloop.engine.scheduler import Scheduler, Turn
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.engine.settings import EngineSettings
@@ -18,7 +18,7 @@ from decodeloop.engine.text import Tokenizer
 from decodeloop.policy import Policy
 from decodeloop.speculation import Draft, Verifier
 from decodeloop.speculation.admission import refuse_anticipation, refuse_inadmissible
-from decodeloop.speculation.forward import Forward, Runner
+from decodeloop.speculation.forward import Runner
 from decodeloop.speculation.sampling import NothingLeft
 from decodeloop.types import Chunk, Decision, DecodeRequest, FinishReason, Plan, Reason, RequestRefused, StepRecord
 
@@ -57,6 +57,7 @@ class Engine:
         self.runner, self.scheduler, self.proposers = runner, scheduler, proposers
         self.verifier, self.policy, self.tokenizer = verifier, policy, tokenizer
         self._settings, self._clock = settings, clock
+        self._judging = Judging(verifier, runner)
         self._step = 0
         self._carried_ms = 0.0
 
@@ -68,11 +69,13 @@ class Engine:
         if not turn.decoding and not turn.chunks:
             return Outcome(tuple(late))
         load = self.scheduler.load(laps.started_s)
-
-        plan = self.policy.plan(load, self._decode_requests(turn))
+        laps.lap("overhead")
+        spoken = self.proposers.speak(turn.decoding)
+        laps.lap("draft")
+        plan = self.policy.plan(load, self._decode_requests(turn, spoken))
         self._reserve(turn, plan)
         laps.lap("overhead")
-        proposals = self.proposers.propose(plan, turn.decoding)
+        proposals = self.proposers.propose(plan, turn.decoding, spoken)
         laps.lap("draft")
         decision = self._allocate(plan, proposals)
         packed = pack(turn, _submitted(proposals, decision), self.runner.info.vocab_size)
@@ -83,7 +86,7 @@ class Engine:
             log.exception("the forward failed; its %d sequences end", len(packed.lanes))
             return Outcome((*late, *(self._fail(lane.sequence, error) for lane in packed.lanes)))
         laps.lap("verify")
-        judged = [self._judge(lane, forward) for lane in packed.lanes if lane.judged]
+        judged = self._judging.judge(packed.lanes, forward)
         laps.lap("sample")
         said = self._commit(packed, judged)
         record = self._record(laps, Parts(load, plan, proposals, decision, packed, judged))
@@ -97,10 +100,10 @@ class Engine:
         self.scheduler.finish(sequence, FinishReason.ABORT)
         self.proposers.finish(sequence)
 
-    def _decode_requests(self, turn: Turn) -> list[DecodeRequest]:
-        return [self._decode_request(sequence, turn) for sequence in turn.decoding]
+    def _decode_requests(self, turn: Turn, spoken: Spoken) -> list[DecodeRequest]:
+        return [self._decode_request(*own, turn) for own in zip(turn.decoding, spoken, strict=True)]
 
-    def _decode_request(self, sequence: EngineSequence, turn: Turn) -> DecodeRequest:
+    def _decode_request(self, sequence: EngineSequence, said: Mapping[str, Draft], turn: Turn) -> DecodeRequest:
         maximum = self._settings.max_draft_len
         limit = min(
             maximum,
@@ -122,6 +125,7 @@ class Engine:
             slo=sequence.request.slo,
             temperature=sequence.request.params.temperature,
             entropy=sequence.entropy,
+            proposals=confidences(said),
         )
 
     def _reserve(self, turn: Turn, plan: Plan) -> None:
@@ -135,16 +139,6 @@ class Engine:
         decision = self.policy.allocate(plan, scores)
         refuse_anticipation(self.verifier, proposals.block.drafts, decision)
         return decision
-
-    def _judge(self, lane: Lane, forward: Forward) -> Judged:
-        sequence = lane.sequence
-        rows = VerifyRows(sequence.state, forward.logits[lane.rows], lane.draft.tokens, len(sequence.tokens))
-        try:
-            verdict = self.verifier.judge(lane.draft, rows, sequence.chance)
-            rows.close()
-            return Judged(lane, rows, verdict=verdict, entropy=rows.entropies(len(verdict.emitted)))
-        except Exception as error:  # its logits, its constraints, its caller's hook
-            return Judged(lane, rows, error=error)
 
     def _commit(self, packed: Packed, judged: Sequence[Judged]) -> list[Said]:
         for lane in packed.lanes:

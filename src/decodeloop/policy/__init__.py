@@ -7,23 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from decodeloop.registry import Registry
-from decodeloop.types import Decision, DecodeRequest, Load, Plan, Scores, StepRecord
+from decodeloop.types import Decision, DecodeRequest, Knowledge, Load, Plan, Scores, StepRecord
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """draft_len: what `fixed` drafts; max_draft_len: the most any policy drafts; drafter: preferred (None: first)."""
+    """draft_len: what `fixed` drafts; max_draft_len: the most any policy drafts; drafter: preferred (None: first).
+
+    verifier_admits: the most that verify lengths may know of a sampled draft (the verifier's `admits`).
+    options: the operator's, checked by the policy.
+    """
 
     max_draft_len: int = 12
     draft_len: int = 4
     drafter: str | None = None
+    verifier_admits: Knowledge = Knowledge.SELF
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Policy(Protocol):
     """Built as `cls(settings, cost)`; cost is None until the machine has been measured.
 
-    learns: whether it wants costs measured at start and free drafters scored at every step.
+    learns: whether it wants costs measured at start and free drafters asked and scored at every step; its class says.
     """
 
     learns: bool
@@ -49,8 +54,8 @@ policies = Registry[Policy](
         "off": "decodeloop.policy.off:OffPolicy",
         "fixed": "decodeloop.policy.fixed:FixedPolicy",
         "reference": "decodeloop.policy.reference:ReferencePolicy",
-        "throughput": "decodeloop.policy.throughput:throughput",
-        "interactive": "decodeloop.policy.interactive:interactive",
-        "adaptive": "decodeloop.policy.throughput:adaptive",
+        "throughput": "decodeloop.policy.throughput:ThroughputPolicy",
+        "interactive": "decodeloop.policy.interactive:InteractivePolicy",
+        "adaptive": "decodeloop.policy.throughput:PlainGuardedPolicy",
     },
 )

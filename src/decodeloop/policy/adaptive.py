@@ -54,6 +54,7 @@ class _Open:
 
     step: Step
     bound: Yardstick | None
+    survival: FloatArray | None  # of the plan's drafts, where they exist already
 
 
 class AdaptivePolicy:
@@ -89,15 +90,19 @@ class AdaptivePolicy:
         if self._costs is None or not requests:
             modest = MODEST_LEN if load.running <= MODEST_LOAD and not load.waiting else 0
             return plan_of(self._choosing.modest(request, modest) for request in requests)
-        step = Step(load, requests, self._beliefs.tracks.of(requests), self._costs, self._aim, self._guard)
-        choices = self._choosing.choices(step)
+        tracks = self._beliefs.tracks.of(requests)
+        step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
+        chosen = self._choosing.choices(step)
+        choices, survival = chosen.choices, chosen.survival
         if self._plain_is_stale(step, choices):
-            choices = [self._choosing.plain(choice) for choice in choices]
+            choices, survival = [self._choosing.plain(choice) for choice in choices], None
         if any(choice.drafter not in self._beliefs.free for choice in choices if choice.draft_len):
             choices = self._paid.settle(step, choices, self._choosing.free_choices(step, choices))
+            survival = None
         if self._settings.max_draft_len >= PROBE_DEPTH:
-            choices = self._paid.probe(step, choices)
-        self._open = _Open(step, self._bound(step, choices))
+            probed = self._paid.probe(step, choices)
+            choices, survival = probed, survival if probed is choices else None
+        self._open = _Open(step, self._bound(step, choices), survival)
         return plan_of(choices)
 
     def allocate(self, plan: Plan, scores: Scores) -> Decision:
@@ -108,8 +113,10 @@ class AdaptivePolicy:
         if not any(drafted):
             plain_ms = self._predicted(step, step.plain_ms)
             return Decision(tuple(drafted), _why_undrafted(plan, drafted), float(step.rows), plain_ms, Knowledge.PREFIX)
-        said = [values[:length] for values, length in zip(scores.values, drafted, strict=True)]
-        survival = self._beliefs.calibrated(self._beliefs.played(step.pairs, plan.drafters), said)
+        survival = self._open.survival
+        if survival is None or tuple(drafted) != plan.draft_lens:
+            said = [values[:length] for values, length in zip(scores.values, drafted, strict=True)]
+            survival = self._beliefs.calibrated(self._beliefs.played(step.pairs, plan.drafters), said)
         settled = self._settled(plan, survival, np.array(drafted), scores.knowledge, bound)
         step = self._with_settled(self._with_drafting(step, plan), survival, settled)
         still_open = survival if settled is None else np.where((settled >= 0)[:, None], 0.0, survival)
@@ -120,7 +127,7 @@ class AdaptivePolicy:
         verify_lens = tuple(lens.tolist())
         reasons = self._why(step, plan, drafted, verify_lens, survival)
         ms = self._predicted(step, found.ms)
-        return Decision(verify_lens, reasons, found.tokens, ms, self._options.verifier_admits)
+        return Decision(verify_lens, reasons, found.tokens, ms, self._settings.verifier_admits)
 
     def observe(self, record: StepRecord) -> None:
         self._reasons.update(row.reason for row in record.rows)
@@ -159,7 +166,8 @@ class AdaptivePolicy:
     def _bound(self, step: Step, choices: Sequence[Choice]) -> Yardstick | None:
         """Fixed now, before anything is drawn, for drafts whose length may not know them."""
         drafters = [choice.drafter for choice in choices]
-        rows = bound_rows(drafters, self._options.verifier_admits, self._beliefs.free)
+        known = [request.proposals for request in step.requests]
+        rows = bound_rows(drafters, self._settings.verifier_admits, self._options.free_drafters, known)
         if not rows.any():
             return None
         survival, drafted = expected_survival(self._beliefs, step, choices), sum(c.draft_len for c in choices)

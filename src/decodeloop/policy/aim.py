@@ -34,6 +34,10 @@ class Aim(Protocol):
         """The requests of the step that begins."""
         ...
 
+    def heaviest(self, tracks: Sequence[Track]) -> float:
+        """How much more a token of any of them may be worth than of someone without an objective."""
+        ...
+
     def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms: ...
 
     def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:

@@ -94,7 +94,9 @@ class Beliefs:
             survival[rows] = np.cumprod(np.clip(shifted, LEAST, MOST), axis=1)
         return survival
 
-    def calibrated(self, played: Sequence[Affinity | None], confidences: Sequence[FloatArray]) -> FloatArray:
+    def calibrated(
+        self, played: Sequence[Affinity | None], confidences: Sequence[Sequence[float] | FloatArray]
+    ) -> FloatArray:
         """[N, K] once drafted: by the drafters' confidence as it has turned out to mean. 0 beyond each draft.
 
         confidences: per request [draft_len] survival by the drafter's word.
@@ -113,18 +115,23 @@ class Beliefs:
             survival[rows] = np.cumprod(likely, axis=1) * drafted
         return survival
 
+    def first(self, affinity: Affinity, confidence: float) -> float:
+        """Survival of a draft's first token, as `calibrated` would say."""
+        return min(max(self._calibrator.first(affinity.leaf, confidence, affinity.standing), LEAST), MOST)
+
     def foreseen(self, step: Sequence[tuple[DecodeRequest, Track]], drafters: Sequence[str | None]) -> FloatArray:
         """[N, K] survival before the step's drafting: by the proposal where it is made already, else by the record."""
         played = self.played(step, drafters)
-        survival = self.survival(played)
         said = [
             request.proposals.get(name) if name is not None else None
             for (request, _), name in zip(step, drafters, strict=True)
         ]
         spoken = [i for i, proposal in enumerate(said) if proposal is not None]
-        if spoken:
-            proposals = [np.asarray(said[i], dtype=np.float64) for i in spoken]
-            survival[spoken] = self.calibrated([played[i] for i in spoken], proposals)
+        by_proposal = self.calibrated([played[i] for i in spoken], [said[i] or () for i in spoken])
+        if len(spoken) == len(said):
+            return by_proposal
+        survival = self.survival(played)
+        survival[spoken] = by_proposal
         return survival
 
     def expected_reward(self, affinity: Affinity) -> float:

@@ -13,6 +13,7 @@ arXiv 2305.00070).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,7 @@ class Calibrator:
         self._bin_labels, self._bin_hits = np.zeros((*shape, BINS)), np.zeros((*shape, BINS))
         self._cells = np.arange(leaves.capacity * max_draft_len).reshape(shape) * BINS
         self._depth = np.log1p(np.arange(max_draft_len))
+        self._firsts: dict[int, tuple[list[float], list[float], list[float]]] = {}  # slot -> weights, bins of `first`
         self.scorecard = Scorecard(max_draft_len)
         leaves.tell(self._clear_leaf, self._clear_tenant)
 
@@ -89,6 +91,20 @@ class Calibrator:
         weights[:, :, 0] += shared[:, FEATURES:] * self._depth
         cells = self._cells[slots]
         return Calibration(weights, cells, self._bin_labels.reshape(-1), self._bin_hits.reshape(-1))
+
+    def first(self, slot: int, confidence: float, own: float) -> float:
+        """Acceptance of one draft's first token; what `at(..).predict(..)` says there, for a fraction of its time."""
+        known = self._firsts.get(slot)
+        if known is None:
+            weights = self._weights[slot, 0] + self._shared[self._leaves.tenant_of[slot], :FEATURES]
+            bins = self._bin_labels[slot, 0].tolist(), self._bin_hits[slot, 0].tolist()
+            known = self._firsts[slot] = weights.tolist(), *bins
+        (constant, rising, falling, standing), labels, hits = known
+        c = min(max(confidence, LEAST), 1.0 - LEAST)
+        logit = constant + rising * math.log(c) - falling * math.log1p(-c) + standing * own
+        p = 1.0 / (1.0 + math.exp(min(-logit, MOST_LOGIT)))
+        place = int(min(max(BINS / 8.0 * logit + BINS / 2.0, 0.0), BINS - 1.0))
+        return (hits[place] + BIN_WEIGHT * p) / (labels[place] + BIN_WEIGHT)
 
     def frozen(self, slot: int) -> Calibration:
         """What is believed of one slot now, for good."""
@@ -101,6 +117,7 @@ class Calibrator:
 
         slots: [R]. features: [R, K, FEATURES] (see `featurise`).
         """
+        self._firsts.clear()
         now = self.at(slots)
         logits = now.curve(features)
         predicted = now.binned(logits)
@@ -123,6 +140,7 @@ class Calibrator:
 
     def forget(self, slot: int, share: float) -> None:
         """A class has changed: loosen what was learned of it, so that its next labels count for more."""
+        self._firsts.clear()
         self._curvature[slot] *= 1.0 - share
         self._bin_labels[slot] *= 1.0 - share
         self._bin_hits[slot] *= 1.0 - share
@@ -145,11 +163,13 @@ class Calibrator:
         hits[touched] = hits[touched] * kept + member @ y
 
     def _clear_leaf(self, row: int) -> None:
+        self._firsts.clear()
         self._weights[row] = self._curvature[row] = 0.0
         self._bin_labels[row] = self._bin_hits[row] = 0.0
         self.scorecard.clear(row)
 
     def _clear_tenant(self, row: int) -> None:
+        self._firsts.clear()
         self._shared[row], self._shared_curvature[row] = START, 0.0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.beliefs import Beliefs
@@ -11,34 +13,63 @@ from decodeloop.policy.guard import Guard, Stand
 from decodeloop.policy.hedge import Draw
 from decodeloop.policy.overrides import Choice, choose, override
 from decodeloop.policy.sizing import Step
-from decodeloop.policy.tracks import Affinity, Track
-from decodeloop.types import DecodeRequest, Reason, SpeculationMode
+from decodeloop.policy.tracks import Affinity
+from decodeloop.types import DecodeRequest, FloatArray, Reason, SpeculationMode
 
-STAYS = 4  # steps that a drafter stays with a request
+STAYS = 4  # steps that a drafter which can't be heard beforehand stays with a request
 GROWTH_STEPS = 1024  # calls for which one answer is good enough
+LISTEN = 8  # every so many steps, proposals that aren't worth verifying are played all the same
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """survival: [N, K] of the drafts that are played, if all of them have been proposed already; else None."""
+
+    choices: list[Choice]
+    survival: FloatArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Drafters that a request could play. spoken: those with a proposal worth a look. silent: those not asked yet."""
+
+    row: int
+    spoken: Sequence[str]
+    silent: Sequence[str]
 
 
 class Choosing:
-    """Free drafters propose as much as is allowed (it costs nothing); `allocate` decides what is verified."""
+    """Free drafters propose as much as is allowed (it costs nothing); `allocate` decides what is verified.
+
+    A proposal whose first token is too unlikely to pay for its verification, whatever comes with it, is left at once:
+    most steps of most texts have no better one, and should not pay for finding that out. Every LISTEN-th step it is
+    played all the same, so that what such proposals are worth goes on being learned.
+    """
 
     def __init__(self, settings: PolicySettings, beliefs: Beliefs, guard: Guard, reason: Reason) -> None:
         self._settings, self._beliefs, self._guard, self._reason = settings, beliefs, guard, reason
         self._draw = Draw()
         self._growth, self._growth_age = 0.0, GROWTH_STEPS
+        self._turn = 0
 
-    def choices(self, step: Step) -> list[Choice]:
-        """A drafter stays with a request for a few steps, unless it has said what it would propose now."""
-        due = [i for i, (request, track) in enumerate(step.pairs) if track.stays <= 0 or request.proposals]
-        rewards = self._rewards(step, due)
-        return [
-            self._choice(request, track, rewards.get(i))
-            for i, (request, track) in enumerate(zip(step.requests, step.tracks, strict=True))
-        ]
+    def choices(self, step: Step) -> Chosen:
+        self._turn += 1
+        choices: list[Choice] = []
+        contests: list[Contest] = []
+        for row, request in enumerate(step.requests):
+            choice = self._imposed(request)
+            if choice.draft_len and choice.reason is not Reason.FORCED:
+                found = self._contest(step, row, choice)
+                if isinstance(found, Contest):
+                    contests.append(found)
+                else:
+                    choice = found
+            choices.append(choice)
+        return Chosen(choices, self._decide(step, choices, contests) if contests else None)
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
-        rewards = self._rewards(step, [i for i, choice in enumerate(choices) if self._is_paid(choice)])
-        return [self._without_paid(step, i, choice, rewards.get(i)) for i, choice in enumerate(choices)]
+        return [self._without_paid(step, i, c) if self._is_paid(c) else c for i, c in enumerate(choices)]
 
     def modest(self, request: DecodeRequest, draft_len: int) -> Choice:
         """A fixed length, as far as the caller wants it."""
@@ -64,34 +95,91 @@ class Choosing:
             self._growth, self._growth_age = verifying / plain - 1.0, 0
         return self._growth
 
-    def _is_paid(self, choice: Choice) -> bool:
-        return choice.draft_len > 0 and choice.drafter not in self._beliefs.free and choice.reason is not Reason.FORCED
-
-    def _choice(self, request: DecodeRequest, track: Track, rewards: Mapping[str, float] | None) -> Choice:
+    def _imposed(self, request: DecodeRequest) -> Choice:
+        """What the caller's mode, the caps and the guard leave: nothing, what is forced, or the most to choose from."""
         fixed = override(request, self._settings)
         if fixed is not None:
             return fixed
         asked = request.speculation.draft_len
         wanted = self._settings.max_draft_len if asked is None else asked
         choice = choose(wanted, self._reason, request, self._settings)
-        if not choice.draft_len:
-            return choice
-        if self._guard.stand((request.tenant, request.request_class)) is Stand.OFF:
+        if choice.draft_len and self._guard.stand((request.tenant, request.request_class)) is Stand.OFF:
             return Choice(0, None, Reason.OFF_COST)
-        if rewards is not None:
-            track.drafter, track.stays = self._draw.pick(list(rewards), list(rewards.values())), STAYS
-        track.stays -= 1
-        if track.drafter in self._candidates(request):
-            choice = Choice(choice.draft_len, track.drafter, choice.reason)
         return choice
 
-    def _without_paid(self, step: Step, i: int, choice: Choice, rewards: Mapping[str, float] | None) -> Choice:
-        if not self._is_paid(choice):
-            return choice
-        free = {name: reward for name, reward in (rewards or {}).items() if name in self._beliefs.free}
+    def _contest(self, step: Step, row: int, choice: Choice) -> Contest | Choice:
+        """Who could play for the request, or its choice if nobody is worth it."""
+        request, track = step.requests[row], step.tracks[row]
+        candidates, worth = self._candidates(request), step.least_worth
+        likely: dict[str, float] = {}
+        for name in candidates:
+            said = request.proposals.get(name)
+            if said is not None:
+                self._beliefs.free.add(name)
+            if said:
+                likely[name] = self._beliefs.first(self._beliefs.affinity(track, request, name), said[0])
+        spoken = [name for name, survival in likely.items() if survival >= worth]
+        silent = [name for name in candidates if name not in request.proposals]
+        if spoken or silent:
+            return Contest(row, spoken, silent)
+        if not likely:
+            return Choice(0, None, Reason.NO_PROPOSAL)
+        if self._turn % LISTEN == 0:
+            return Contest(row, list(likely), ())
+        return Choice(0, None, self.why_not(step, max(likely.values())))
+
+    def _decide(self, step: Step, choices: list[Choice], contests: Sequence[Contest]) -> FloatArray | None:
+        """Settle the contests in `choices`; returns the survival of what is played where all of it is known."""
+        pairs, asking = [(contest.row, name) for contest in contests for name in contest.spoken], step.pairs
+        foreseen = self._beliefs.foreseen([asking[i] for i, _ in pairs], [name for _, name in pairs])
+        place = {pair: i for i, pair in enumerate(pairs)}
+        value = foreseen.sum(axis=1).tolist()
+        survival = np.zeros((step.rows, self._beliefs.max_draft_len))
+        known = not any(choice.reason is Reason.FORCED for choice in choices)
+        for contest in contests:
+            row = contest.row
+            rewards = {name: value[place[row, name]] for name in contest.spoken}
+            name = self._pick(step, row, rewards, contest.silent)
+            said = step.requests[row].proposals.get(name)
+            if said is None:
+                choices[row], known = replace(choices[row], drafter=name), False
+                continue
+            length = min(choices[row].draft_len, len(said))
+            choices[row] = Choice(length, name, choices[row].reason)
+            survival[row, :length] = foreseen[place[row, name], :length]
+        return survival if known else None
+
+    def _pick(self, step: Step, row: int, rewards: dict[str, float], silent: Sequence[str]) -> str:
+        """The best of those heard, unless there are others: then by Hedge, which those not heard enter by their record.
+
+        A drafter that nobody can hear beforehand stays with a request for a few steps.
+        """
+        if not silent:
+            return max(rewards, key=lambda name: rewards[name])
+        if len(silent) == 1 and not rewards:
+            return silent[0]
+        request, track = step.requests[row], step.tracks[row]
+        track.stays -= 1
+        stays = track.drafter
+        if stays is not None and stays in silent and track.stays > 0 and not rewards:
+            return stays
+        for name in silent:
+            rewards[name] = self._reward(step, name, self._beliefs.affinity(track, request, name))
+        picked = self._draw.pick(list(rewards), list(rewards.values()))
+        track.drafter, track.stays = picked, STAYS
+        return picked
+
+    def _is_paid(self, choice: Choice) -> bool:
+        return choice.draft_len > 0 and choice.drafter not in self._beliefs.free and choice.reason is not Reason.FORCED
+
+    def _without_paid(self, step: Step, row: int, choice: Choice) -> Choice:
+        request, track = step.requests[row], step.tracks[row]
+        free = [name for name in self._candidates(request) if name in self._beliefs.free]
+        free = [name for name in free if request.proposals.get(name, (1.0,))]
         if free:
-            return replace(choice, drafter=max(free, key=lambda name: free[name]))
-        survival = self._beliefs.foreseen([step.pairs[i]], [choice.drafter])
+            foreseen = self._beliefs.foreseen([(request, track)] * len(free), free).sum(axis=1)
+            return replace(choice, drafter=free[int(np.argmax(foreseen))])
+        survival = self._beliefs.foreseen([(request, track)], [choice.drafter])
         return Choice(0, None, self.why_not(step, float(survival[0, 0])))
 
     def _candidates(self, request: DecodeRequest) -> Sequence[str]:
@@ -100,26 +188,6 @@ class Choosing:
         if asked is not None and request.speculation.mode is SpeculationMode.AUTO:
             return (asked,)
         return (self._settings.drafter,) if self._settings.drafter in request.drafters else request.drafters
-
-    def _rewards(self, step: Step, rows: Sequence[int]) -> dict[int, dict[str, float]]:
-        """Of `rows` that have a choice, per drafter: accepted tokens a step, less what drafting costs.
-
-        A drafter that has proposed already is judged by its proposal, the others by their record.
-        """
-        rewards: dict[int, dict[str, float]] = {}
-        spoken: list[tuple[int, str]] = []
-        for i in rows:
-            request, track = step.requests[i], step.tracks[i]
-            candidates = self._candidates(request)
-            if len(candidates) > 1:
-                affinities = [(name, self._beliefs.affinity(track, request, name)) for name in candidates]
-                rewards[i] = {name: self._reward(step, name, affinity) for name, affinity in affinities}
-                spoken += [(i, name) for name in candidates if name in request.proposals]
-        if spoken:
-            foreseen = self._beliefs.foreseen([step.pairs[i] for i, _ in spoken], [name for _, name in spoken])
-            for (i, name), tokens in zip(spoken, foreseen.sum(axis=1).tolist(), strict=True):
-                rewards[i][name] = tokens
-        return rewards
 
     def _reward(self, step: Step, name: str, affinity: Affinity) -> float:
         """By the record; paid drafting costs the tokens that plain decoding would have produced meanwhile."""

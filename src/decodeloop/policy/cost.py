@@ -21,6 +21,9 @@ DRIFT_GAIN = 0.05  # of the whole machine: a neighbour comes and goes within ten
 CELL_GAIN = 0.02  # of one region against the others, for good
 SHOCK = 0.3  # log ratio beyond which a step says no more than that it was slow
 CELL_SHRINKAGE = 8.0  # visits at which a cell is believed half
+REFRESH_STEPS = 8  # after which what was learned shows in the curves
+MOST_CURVES = 64
+CONTEXT_STEPS = 16  # an octave: contexts within 4 % share a curve
 CELL_TRUST = 64.0  # visits beyond which it is believed no more
 
 
@@ -76,8 +79,8 @@ class CostSurface:
         self._drafts = DraftCosts(draft_samples, plain_ms)
         self._drift = 0.0
         self._regions: dict[tuple[int, int], _Region] = {}
-        self._step = 0
-        self._curve: tuple[int, int, FloatArray] | None = None
+        self._step = self._seen = 0
+        self._curves: dict[tuple[int, int], FloatArray] = {}  # (about as much context, sequences) -> ms at the knots
         self._last: dict[tuple[int, int], int] = {}  # (about as many sequences, cell of tokens) -> step last seen
         for sample in samples:
             self._last[_octave(sample.sequences), _cell(sample.tokens)] = 0
@@ -124,7 +127,10 @@ class CostSurface:
         times = (record.draft_ms, record.verify_ms, record.sample_ms, record.overhead_ms)
         if not record.rows or record.verify_ms <= 0.0 or not all(math.isfinite(ms) and ms >= 0.0 for ms in times):
             return
-        self._step, self._curve = max(self._step, record.step), None
+        self._step = max(self._step, record.step)
+        self._seen += 1
+        if self._seen % REFRESH_STEPS == 0:
+            self._curves.clear()
         tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
         self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
         self._rest.learn([1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms)
@@ -168,18 +174,26 @@ class CostSurface:
         return cls(samples, drafts)
 
     def _at_knots(self, context: int, sequences: int) -> FloatArray:
-        """[J] ms at the knots; linear between them, so that one value and many agree."""
-        if self._curve is not None and self._curve[:2] == (context, sequences):
-            return self._curve[2]
+        """[J] ms at the knots; linear between them, so that one value and many agree.
+
+        What a few steps teach and a few per cent of context change hardly show, so a curve serves for a while.
+        """
+        key = round(CONTEXT_STEPS * math.log2(1 + max(context, 0))), sequences
+        if key not in self._curves:
+            if len(self._curves) >= MOST_CURVES:
+                self._curves.clear()
+            self._curves[key] = self._computed(context, sequences)
+        return self._curves[key]
+
+    def _computed(self, context: int, sequences: int) -> FloatArray:
         shape = self._surface
         constant = shape.context_ms * context + shape.sequence_ms * sequences
         fitted = self._base + (shape.token_context_ms * context / sequences) * self._knots + constant
-        region = self._region(context, sequences)
-        forward = np.maximum(fitted, self._floor_ms) * np.exp(self._drift + region.biases)
+        biases = self._region(context, sequences).biases()
+        forward = np.maximum(fitted, self._floor_ms) * np.exp(self._drift + biases)
         per_step, per_sequence, per_token = self._rest.theta
         curve: FloatArray = np.maximum.accumulate(forward) + (per_step + per_sequence * sequences)
         curve += per_token * self._knots
-        self._curve = context, sequences, curve
         return curve
 
     def _learn_forward(self, tokens: int, context: int, sequences: int, ms: float) -> None:
@@ -187,7 +201,7 @@ class CostSurface:
         shape = self._surface
         fitted = float(np.interp(tokens, self._knots, self._base)) + shape.sequence_ms * sequences
         fitted += (shape.context_ms + shape.token_context_ms * tokens / sequences) * context
-        bias = float(region.biases[self._cell_knots[cell]])
+        bias = region.bias_at(int(self._cell_knots[cell]))
         surprise = math.log(ms / max(fitted, self._floor_ms)) - self._drift - bias
         surprise = min(max(surprise, -SHOCK), SHOCK)
         self._drift += DRIFT_GAIN * surprise
@@ -204,22 +218,29 @@ class CostSurface:
 class _Region:
     """What steps of about as many sequences and about as much context have shown, per cell of tokens.
 
-    nearness: [J, CELLS] how much each cell says about each knot. biases: [J] log ratio to the fit: at each knot the
-    nearby cells' mean, shrunk where few were seen.
+    nearness: [J, CELLS] how much each cell says about each knot.
     """
 
     def __init__(self, nearness: FloatArray) -> None:
         self._nearness = nearness
         self._deviation = np.zeros(CELLS)
         self.visits = np.zeros(CELLS)
-        self.biases = np.zeros(len(nearness))
+
+    def biases(self) -> FloatArray:
+        """[J] log ratio to the fit: at each knot the nearby cells' mean, shrunk where few were seen."""
+        trust = np.minimum(self.visits, CELL_TRUST)
+        biases: FloatArray = self._nearness @ (trust * self._deviation) / (self._nearness @ trust + CELL_SHRINKAGE)
+        return biases
+
+    def bias_at(self, knot: int) -> float:
+        """biases()[knot]"""
+        near = self._nearness[knot] * np.minimum(self.visits, CELL_TRUST)
+        return float(near @ self._deviation / (near.sum() + CELL_SHRINKAGE))
 
     def learn(self, cell: int, surprise: float) -> None:
         visits = float(self.visits[cell])
         self._deviation[cell] += max(1.0 / (visits + 10.0), CELL_GAIN) * surprise
         self.visits[cell] = visits + 1.0
-        trust = np.minimum(self.visits, CELL_TRUST)
-        self.biases = self._nearness @ (trust * self._deviation) / (self._nearness @ trust + CELL_SHRINKAGE)
 
 
 def _octave(sequences: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from decodeloop.policy import Policy, PolicySettings
+from decodeloop.policy import PolicySettings
 from decodeloop.policy.adaptive import AdaptivePolicy
 from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import Priced
@@ -52,6 +52,9 @@ class Interactive:
             for request in requests
             if (objective := self._objective(request)) is not None
         }
+
+    def heaviest(self, tracks: Sequence[Track]) -> float:
+        return 1.0 + max((track.behind for track in tracks), default=0.0) / V
 
     def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms:
         behind = np.zeros(len(requests))
@@ -103,9 +106,11 @@ class Interactive:
         return request.slo.tpot_ms if request.slo.tpot_ms is not None else self._default
 
 
-def interactive(settings: PolicySettings, cost: CostModel | None = None) -> Policy:
+class InteractivePolicy(AdaptivePolicy):
     """Objectives as far as the dial says. Requests without one give way: their bound is lifted unless one is set."""
-    options = read_options(settings.options)
-    bound = options.interference if "interference" in settings.options else None
-    guard = PlainGuard(math.inf if bound is None else bound)
-    return AdaptivePolicy("interactive", settings, options, cost, aim=Interactive(options), guard=guard)
+
+    def __init__(self, settings: PolicySettings, cost: CostModel | None = None) -> None:
+        options = read_options(settings.options)
+        bound = options.interference if "interference" in settings.options else None
+        guard = PlainGuard(math.inf if bound is None else bound)
+        super().__init__("interactive", settings, options, cost, aim=Interactive(options), guard=guard)

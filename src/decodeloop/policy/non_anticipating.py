@@ -10,8 +10,7 @@ scores is therefore not allowed; two forms are, whose yardstick is fixed before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,11 +53,24 @@ class Yardstick:
 
 
 def bound_rows(
-    drafters: Sequence[str | None], admits: Knowledge, point_masses: AbstractSet[str]
+    drafters: Sequence[str | None],
+    admits: Knowledge,
+    point_masses: Collection[str],
+    proposals: Sequence[Collection[str]] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """[N] whose draft may be sampled, under a verifier that minds. Point masses are functions of the context."""
+    """[N] whose draft may be sampled, under a verifier that minds. Point masses are functions of the context.
+
+    proposals: [N] the drafters whose drafts of this step were known before the plan, hence are such functions.
+    """
+    if admits >= Knowledge.SELF:
+        return np.zeros(len(drafters), dtype=bool)
+    known = proposals or [()] * len(drafters)
     return np.array(
-        [admits < Knowledge.SELF and name is not None and name not in point_masses for name in drafters], dtype=bool
+        [
+            name is not None and name not in point_masses and name not in told
+            for name, told in zip(drafters, known, strict=True)
+        ],
+        dtype=bool,
     )
 
 

@@ -6,22 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from decodeloop.types import Knowledge
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveOptions:
     """interference: share of its plain speed that a request may lose to the others' speculation; None lifts the bound.
     frontier: 0 all throughput, 1 all objectives (interactive). tpot_ms: the objective of requests that bring none.
     free_drafters: those that run at every step anyway; more are recognised by their shadow scores.
-    verifier_admits: the most that verify lengths may know of a sampled draft (the verifier's `admits`).
     """
 
     interference: float | None = 0.05
     frontier: float = 0.5
     tpot_ms: float | None = None
     free_drafters: tuple[str, ...] = ("ngram", "suffix")
-    verifier_admits: Knowledge = Knowledge.SELF
 
     def __post_init__(self) -> None:
         if self.interference is not None and not 0.0 <= self.interference < 1.0:
@@ -39,8 +35,6 @@ def read_options(given: Mapping[str, Any]) -> AdaptiveOptions:
         if name not in known:
             raise ValueError(f"policy option {name!r} does not exist; choose from {', '.join(known)}")
     values = dict(given)
-    if "verifier_admits" in values:
-        values["verifier_admits"] = Knowledge(values["verifier_admits"])
     if "free_drafters" in values:
         values["free_drafters"] = tuple(values["free_drafters"])
     try:

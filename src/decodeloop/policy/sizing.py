@@ -17,6 +17,7 @@ from decodeloop.policy.guard import Guard
 from decodeloop.policy.tracks import Track
 from decodeloop.types import DecodeRequest, FloatArray, Load
 
+WORTH_MARGIN = 0.9  # for what `least_worth` leaves out: requests of shorter context cost a little less
 EXTRA_MATTERS = 0.01  # of the plain step: how much contexts must differ in cost before requests are told apart
 
 
@@ -30,6 +31,7 @@ class Step:
     costs: StepCosts
     aim: Aim
     guard: Guard
+    depth: int = 0  # the most that may be verified of a draft
     certain: FloatArray | None = None
     certain_tokens: int = 0
     spent_ms: float = 0.0  # on drafting, whatever is verified
@@ -50,6 +52,23 @@ class Step:
     def plain_ms(self) -> float:
         """The step with nothing drafted or verified."""
         return self.costs.step_ms(self.rows + self.load.prefill_tokens, self.load.context_tokens, self.sequences)
+
+    @cached_property
+    def least_worth(self) -> float:
+        """A first draft token less likely than this can't pay for its verification, whatever comes with it.
+
+        B tokens bring at most B times the likeliest first token, and cost what they add to the step at the rate of
+        decoding plainly, which is the least that a millisecond is worth.
+        """
+        most = self.rows * self.depth
+        if not most:
+            return 0.0
+        ms = self.ms(most)
+        plain_ms = self.plain_ms
+        if self.load.prefill_tokens:
+            plain_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
+        a_token_ms = float(((ms[1:] - ms[0]) / np.arange(1, most + 1)).min())
+        return WORTH_MARGIN * a_token_ms * self.rows / plain_ms / self.aim.heaviest(self.tracks)
 
     @cached_property
     def credit(self) -> FloatArray:

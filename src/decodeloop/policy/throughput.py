@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from decodeloop.policy import Policy, PolicySettings
+from decodeloop.policy import PolicySettings
 from decodeloop.policy.adaptive import AdaptivePolicy
 from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import RATE, Priced
@@ -26,6 +25,9 @@ class Throughput:
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """Whoever they are."""
 
+    def heaviest(self, tracks: Sequence[Track]) -> float:
+        return 1.0
+
     def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms:
         return Terms(None, Priced(market.rate(None)) if market.mixed else RATE)
 
@@ -36,18 +38,20 @@ class Throughput:
         return {"frontier": 0.0, "objective": "tokens per ms"}
 
 
-def throughput(settings: PolicySettings, cost: CostModel | None = None) -> Policy:
+class ThroughputPolicy(AdaptivePolicy):
     """Most tokens in total, whoever gets them: no guard, and no interference bound unless one is set."""
-    options = read_options(settings.options)
-    bound = options.interference if "interference" in settings.options else None
-    watch = Watch(math.inf if bound is None else bound)
-    return AdaptivePolicy(
-        "throughput", settings, replace(options, interference=bound), cost, aim=Throughput(), guard=watch
-    )
+
+    def __init__(self, settings: PolicySettings, cost: CostModel | None = None) -> None:
+        options = read_options(settings.options)
+        bound = options.interference if "interference" in settings.options else None
+        watch = Watch(math.inf if bound is None else bound)
+        super().__init__("throughput", settings, options, cost, aim=Throughput(), guard=watch)
 
 
-def adaptive(settings: PolicySettings, cost: CostModel | None = None) -> Policy:
-    """Most tokens, but nobody is slowed below plain decoding."""
-    options = read_options(settings.options)
-    bound = math.inf if options.interference is None else options.interference
-    return AdaptivePolicy("adaptive", settings, options, cost, aim=Throughput(), guard=PlainGuard(bound))
+class PlainGuardedPolicy(AdaptivePolicy):
+    """`adaptive`: most tokens, but nobody is slowed below plain decoding."""
+
+    def __init__(self, settings: PolicySettings, cost: CostModel | None = None) -> None:
+        options = read_options(settings.options)
+        bound = math.inf if options.interference is None else options.interference
+        super().__init__("adaptive", settings, options, cost, aim=Throughput(), guard=PlainGuard(bound))

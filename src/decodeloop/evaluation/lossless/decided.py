@@ -38,7 +38,7 @@ def request(name: str) -> DecodeRequest:
 
 
 def open_policy(name: str, verifier: Verifier) -> Policy:
-    settings = PolicySettings(LENGTH, LENGTH, options={"verifier_admits": verifier.admits})
+    settings = PolicySettings(LENGTH, LENGTH, verifier_admits=verifier.admits)
     return policies.load(name)(settings, Staircase())
 
 
