@@ -87,12 +87,6 @@ class Ticket(Protocol):
 
 
 class Clerk(Protocol):
-    async def start(self) -> None: ...
-
-    async def close(self) -> None:
-        """Write everything that is open."""
-        ...
-
     def rule(self, claim: Claim, terms: Terms) -> Ruling:
         """What it may wherever it runs: for the router. Raises RequestRefused with 403 where it may not run."""
         ...
@@ -109,12 +103,6 @@ class Clerk(Protocol):
 
 class OpenClerk:
     """Nothing is limited, nothing is recorded."""
-
-    async def start(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
     def rule(self, claim: Claim, terms: Terms) -> Ruling:
         return _open(claim)

@@ -50,13 +50,11 @@ class GovernedClerk:
         self.unrecorded = 0  # requests without limits that ran while the books could not be written
 
     async def start(self) -> None:
-        await self._books.start()
         self._marker = asyncio.create_task(self._marking())
 
     async def close(self) -> None:
         if self._marker is not None:
             self._marker.cancel()
-        await self._books.close()
 
     def rule(self, claim: Claim, terms: Terms) -> Ruling:
         return self._ruling(self._directory(), claim, None, terms.pool)

@@ -1,0 +1,185 @@
+"""What an operator may set about governance: the `governance` section, and the bodies of stored records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from decodeloop.governance.capability import Grant
+from decodeloop.governance.component import DrafterComponent
+from decodeloop.governance.keys import VirtualKey, digest_of
+from decodeloop.governance.price import Price, nanos
+from decodeloop.governance.quota import Limit, Unit, Window
+from decodeloop.governance.scope import LEVELS, Scope
+from decodeloop.types import Identity
+
+__all__ = [
+    "AdminSettings",
+    "AuditSettings",
+    "GovernanceSettings",
+    "JwtSettings",
+    "KeySettings",
+    "LimitSettings",
+    "PriceSettings",
+    "ProxySettings",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySettings:
+    """A virtual key and whose it is. One of key (its text: better from the environment) and digest."""
+
+    id: str
+    key: str = field(default="", repr=False)
+    digest: str = ""
+    organization: str = "local"
+    user: str = ""
+    agent: str = ""
+    capability: str = ""
+    until_s: float | None = None
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        if bool(self.key.strip()) == bool(self.digest):
+            raise ValueError(f"key {self.id!r} needs one of key and digest")
+
+    def record(self) -> VirtualKey:
+        return VirtualKey(
+            id=self.id,
+            digest=self.digest or digest_of(self.key.strip()),
+            identity=Identity(self.organization, self.user, self.agent, self.capability, self.id),
+            until_s=self.until_s,
+            enabled=self.enabled,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """money: in currency units; tokens and requests: whole numbers."""
+
+    id: str
+    scope: Scope = Scope()
+    unit: Unit
+    amount: float
+    window: Window
+
+    def __post_init__(self) -> None:
+        if self.unit is not Unit.MONEY and self.amount != int(self.amount):
+            raise ValueError(f"limit {self.id}: {self.unit.value} are counted whole")
+        self.record()
+
+    def record(self) -> Limit:
+        amount = nanos(self.amount) if self.unit is Unit.MONEY else int(self.amount)
+        return Limit(id=self.id, scope=self.scope, unit=self.unit, amount=amount, window=self.window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSettings:
+    """Per million tokens; the first that matches model and pool (`*` as in file names) holds."""
+
+    model: str = "*"
+    pool: str = "*"
+    prompt: float = 0.0
+    cached: float | None = None  # null: as fresh ones
+    completion: float = 0.0
+    second_cost: float = 0.0
+
+    def record(self) -> Price:
+        cached = self.prompt if self.cached is None else self.cached
+        return Price(self.prompt, cached, self.completion, self.second_cost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtSettings:
+    """keys: a JWK set as JSON (public keys, or secrets for HS256). organization_claim: where the organization is.
+
+    `sub` is the user, `act.sub` the agent, and the first `scope` that starts with capability_prefix the capability.
+    """
+
+    keys: str = field(repr=False)
+    issuer: str
+    audience: str
+    algorithms: tuple[str, ...] = ("EdDSA", "ES256", "RS256")
+    organization_claim: str = "org"
+    capability_prefix: str = "decodeloop:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """A proxy in front that names the caller in x-decodeloop-{organization,user,agent,capability}.
+
+    addresses: networks it speaks from. secret: what it must send in x-decodeloop-proxy.
+    """
+
+    addresses: tuple[str, ...]
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.addresses:
+            raise ValueError("a trusted proxy needs addresses")
+        if len(self.secret) < 16:
+            raise ValueError("a trusted proxy needs a secret of at least 16 characters")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """directory: where each gateway writes its own chain. key: makes the chain unforgeable without it."""
+
+    directory: str | None = None
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The admin API, on a port of its own. Without tokens there is none."""
+
+    host: str = "127.0.0.1"
+    port: int = 8001
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if any(len(token) < 16 for token in self.tokens):
+            raise ValueError("admin tokens need at least 16 characters")
+
+
+@dataclass(frozen=True, slots=True)
+class GovernanceSettings:
+    """store: "" (nothing is governed or recorded), sqlite:PATH or postgresql://... (with redis://... in counters)."""
+
+    store: str = ""
+    counters: str = ""
+    currency: str = "USD"
+    keys: tuple[KeySettings, ...] = ()
+    jwt: JwtSettings | None = None
+    trusted_proxy: ProxySettings | None = None
+    grants: tuple[Grant, ...] = ()
+    limits: tuple[LimitSettings, ...] = ()
+    prices: tuple[PriceSettings, ...] = ()
+    drafters: tuple[DrafterComponent, ...] = ()
+    cedar: str = ""  # policies in Cedar
+    refuse_denied_overrides: bool = False
+    answer_tokens: int = 1024  # reserved at a time for answers without max_tokens
+    prompt_bytes_per_token: float = 1.0  # 1: the bound that no tokenizer exceeds
+    template_tokens: int = 64  # that a chat template may add
+    checkpoint_s: float = 2.0
+    lease_s: float = 15.0  # a gateway not heard of for so long is dead
+    full_sync: bool = False  # SQLite: survive a loss of power, for a disk write a commit
+    audit: AuditSettings = AuditSettings()
+    admin: AdminSettings = AdminSettings()
+
+    def __post_init__(self) -> None:
+        for name in ("answer_tokens", "prompt_bytes_per_token", "checkpoint_s", "lease_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0")
+        for kind in ("keys", "grants", "limits"):
+            ids = [each.id for each in getattr(self, kind)]
+            twice = next((id for id in ids if ids.count(id) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{kind}: {twice!r} is there twice")
+        governed = any((self.keys, self.grants, self.limits, self.jwt, self.trusted_proxy))
+        if governed and not self.store:
+            raise ValueError("keys, grants and limits need a store: sqlite:PATH or postgresql://...")
+
+
+def scope_text(scope: Scope) -> str:
+    """For people: organization/user/agent/capability, "-" where a level is not named."""
+    return "/".join(getattr(scope, level) or "-" for level in LEVELS)
