@@ -24,6 +24,7 @@ from decodeloop.gateway.identity import authenticator_for
 from decodeloop.gateway.meter import Meter
 from decodeloop.gateway.metrics import Exposition
 from decodeloop.gateway.pages import Pages
+from decodeloop.gateway.reference import Reference
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.telemetry import Observer, Silence, Trail
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
@@ -66,8 +67,10 @@ def build_app(
     def generate(api: Api) -> Generate:
         return Generate(api, settings, authenticator, admission, fleet, meter)
 
+    chat = generate(CHAT)
     routes = [
-        _route("POST", "/v1/chat/completions", generate(CHAT)),
+        _route("POST", "/v1/chat/completions", chat),
+        _route("POST", "/v1/chat/speculative-completions", Reference(chat, admission, settings.limits)),
         _route("POST", "/v1/completions", generate(COMPLETION)),
         _route("GET", "/v1/models", pages.models),
         _route("GET", "/v1/models/{model:path}", pages.model),

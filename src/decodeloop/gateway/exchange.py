@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from decodeloop.gateway.errors import error_body
 from decodeloop.gateway.settings import Limits
@@ -96,6 +96,12 @@ class Exchange:
         trace = self.header("traceparent")
         return trace if trace is not None and _TRACEPARENT.fullmatch(trace) else None
 
+    def instead(self, path: str, body: bytes) -> Captured:
+        """The same caller's request for something else, whose response is kept instead of sent."""
+        inner = Captured({**self._scope, "path": path}, self._receive, body)
+        inner.request_id = self.request_id
+        return inner
+
     async def read_json(self, limits: Limits) -> bytes:
         """The body of a JSON request.
 
@@ -158,6 +164,29 @@ class Exchange:
 
     async def refuse(self, refused: RequestRefused, headers: Headers = ()) -> None:
         await self.respond(refused.status, error_body(refused), headers=headers)
+
+
+class Captured(Exchange):
+    """A request that another one is answered by. `captured`: the body of its response, once that is complete."""
+
+    def __init__(self, scope: Scope, receive: Receive, body: bytes) -> None:
+        super().__init__(_with_json(scope, body), self._next, self._keep)
+        self._outer, self._body = receive, [body]
+        self.captured = b""
+
+    async def _next(self) -> Message:
+        if self._body:
+            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        return await self._outer()
+
+    async def _keep(self, message: Message) -> None:
+        self.captured += message.get("body", b"")
+
+
+def _with_json(scope: Scope, body: bytes) -> Scope:
+    kept = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")]
+    length = str(len(body)).encode()
+    return {**scope, "headers": [*kept, (b"content-type", JSON), (b"content-length", length)]}
 
 
 def _too_large(limits: Limits) -> RequestRefused:
