@@ -15,6 +15,8 @@ from starlette.routing import Router as Routes
 from starlette.types import Receive, Scope, Send
 
 from decodeloop.gateway.admission import Admission
+from decodeloop.gateway.again import Memory
+from decodeloop.gateway.answers import AnswerCache
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
 from decodeloop.gateway.fleet import Fleet, Router, idlest
@@ -62,10 +64,12 @@ def build_app(
     meter = Meter()
     admission = Admission(settings.limits.max_concurrent_requests, None if governance is None else governance.clerk)
     authenticator = authenticator_for(settings.api_keys) if governance is None else governance.authenticator
-    pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission))
+    cache = AnswerCache(settings.answer_cache, time.monotonic)
+    memory = Memory(cache, admission, fleet, settings.limits)
+    pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission, cache))
 
     def generate(api: Api) -> Generate:
-        return Generate(api, settings, authenticator, admission, fleet, meter)
+        return Generate(api, settings, authenticator, admission, fleet, meter, memory)
 
     chat = generate(CHAT)
     routes = [

@@ -36,6 +36,7 @@ class Exchange:
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
         self.trail: Trail | None = None  # of a request for an answer
+        self.tape: list[bytes] | None = None  # what an answer says, where it is to be kept
         self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
         asked = self.header("x-request-id") or ""
         self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
@@ -83,6 +84,10 @@ class Exchange:
     def route_taken(self, pool: str, upstream: str, reason: str) -> None:
         if self.trail is not None:
             self.trail.pool, self.trail.upstream, self.trail.route = pool, upstream, reason
+
+    def record(self, said: bytes) -> None:
+        if self.tape is not None:
+            self.tape.append(said)
 
     def failed(self, refused: RequestRefused) -> None:
         if self.trail is not None:
@@ -158,6 +163,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def respond(self, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()) -> None:
+        self.record(body)
         length = str(len(body)).encode()
         await self.start(status, [(b"content-type", kind), (b"content-length", length), *headers])
         await self.write(body, more=False)

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from decodeloop.gateway.admission import Admission, Exhausted, Terms, Ticket
+from decodeloop.gateway.again import Memory
 from decodeloop.gateway.claims import Claim, claim_of_call, claim_of_envelope
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
@@ -74,6 +75,7 @@ class Generate:
     admission: Admission
     fleet: Fleet
     meter: Meter
+    memory: Memory
 
     async def __call__(self, exchange: Exchange) -> None:
         identity = self.authenticator.identify(exchange)
@@ -92,6 +94,9 @@ class Generate:
                 identity=identity,
                 task=exchange.header("x-session-id") or "",
             )
+            again = self.memory.of(exchange, raw, arrival)
+            if again is not None and await again.answered():
+                return
             if self.fleet.relays:
                 await self._routed(exchange, raw, arrival)
             else:
@@ -99,6 +104,8 @@ class Generate:
                 route, lease = self.fleet.choose(_asked(case))
                 with lease:
                     await self._own(exchange, case, route, lease)
+            if again is not None:
+                again.keep()
 
     async def _routed(self, exchange: Exchange, raw: bytes, arrival: Arrival) -> None:
         """Who answers decides how much of the body must be understood here."""
@@ -237,6 +244,7 @@ class Run:
                     await use(self.answer.admit(chunk))
                     await self.ticket.keep()
         except Exhausted as exhausted:
+            self.exchange.tape = None  # others may afford all of it
             for chunk in self.answer.cut(exhausted.usage):
                 await use(self.answer.admit(chunk))
         except TimeoutError:

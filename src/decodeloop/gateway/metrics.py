@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from decodeloop.gateway.admission import Admission
+from decodeloop.gateway.answers import AnswerCache
 from decodeloop.gateway.fleet import Fleet
 from decodeloop.gateway.meter import Histogram, Meter, ModelMeter
 
@@ -166,8 +167,8 @@ TOTALS = (
 class Exposition(Collector):
     """Reads its sources when it is scraped."""
 
-    def __init__(self, meter: Meter, fleet: Fleet, admission: Admission) -> None:
-        self._meter, self._fleet, self._admission = meter, fleet, admission
+    def __init__(self, meter: Meter, fleet: Fleet, admission: Admission, cache: AnswerCache) -> None:
+        self._meter, self._fleet, self._admission, self._cache = meter, fleet, admission, cache
 
     def text(self) -> bytes:
         return generate_latest(self)
@@ -219,6 +220,13 @@ class Exposition(Collector):
         yield GaugeMetricFamily(
             "decodeloop_requests_in_flight", "Completions being answered", value=self._admission.in_flight
         )
+        looked = CounterMetricFamily(
+            "decodeloop_answer_cache", "Answers looked up, by what was found", labels=("result",)
+        )
+        looked.add_metric(("hit",), self._cache.hits)
+        looked.add_metric(("miss",), self._cache.misses)
+        yield looked
+        yield GaugeMetricFamily("decodeloop_answer_cache_bytes", "Answers kept", value=self._cache.bytes)
         family = CounterMetricFamily(
             "decodeloop_http_responses", "By method, route and status", labels=("method", "route", "status")
         )

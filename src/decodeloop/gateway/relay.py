@@ -142,7 +142,10 @@ class Relay:
     def _body(self) -> Mapping[str, Any]:
         """A whole answer can't be counted as it is made: where it is limited, it is capped beforehand."""
         body, cap = self.envelope.body, self.ticket.cap
-        return body if self.envelope.stream or cap is None else {**body, "max_tokens": cap}
+        if self.envelope.stream or cap is None:
+            return body
+        self.exchange.tape = None
+        return {**body, "max_tokens": cap}
 
     async def _unanswered(self, lease: Lease, answer: RelayAnswer) -> RequestRefused | None:
         said = await _gathered(answer.pieces(), MAX_ERROR_BYTES)
@@ -184,6 +187,7 @@ class Relay:
             try:
                 await self.ticket.keep()
             except Exhausted:
+                self.exchange.tape = None  # others may afford all of it
                 passed, ended = [self._cut_short()], True
                 break
         if not ended:

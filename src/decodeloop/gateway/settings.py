@@ -9,7 +9,7 @@ from decodeloop.gateway.breaker import BreakerSettings
 from decodeloop.gateway.pools import PoolSettings
 from decodeloop.gateway.upstreams.remote import RemoteSettings
 
-__all__ = ["GatewaySettings", "Limits"]
+__all__ = ["AnswerCacheSettings", "GatewaySettings", "Limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerCacheSettings:
+    """max_mb 0: none is kept."""
+
+    max_mb: int = 0
+    ttl_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.max_mb < 0:
+            raise ValueError("max_mb must not be negative")
+        if self.ttl_s <= 0:
+            raise ValueError("ttl_s must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
 class GatewaySettings:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
@@ -45,6 +59,7 @@ class GatewaySettings:
     upstreams: Mapping[str, RemoteSettings] = field(default_factory=dict)  # beside what this process embeds
     pools: Mapping[str, PoolSettings] = field(default_factory=dict)  # none: all upstreams are one
     breaker: BreakerSettings = BreakerSettings()
+    answer_cache: AnswerCacheSettings = AnswerCacheSettings()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

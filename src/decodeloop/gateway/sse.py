@@ -34,9 +34,11 @@ class EventStream:
 
     async def write(self, events: bytes) -> None:
         self.said = True
+        self._exchange.record(events)
         await self._write(events, more=True)
 
     async def end(self, events: bytes) -> None:
+        self._exchange.record(events)
         await self._write(events, more=False)
 
     async def fail(self, refused: RequestRefused) -> None:
