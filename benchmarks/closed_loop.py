@@ -1,0 +1,220 @@
+"""Keeps a number of requests running on an engine, for benchmarks that look at a load and not at arrivals."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from decodeloop.engine.build import EmbeddedEngine, build_engine, choose_runner
+from decodeloop.engine.intake import Prepared
+from decodeloop.engine.job import Job
+from decodeloop.engine.memory import MemoryPlan
+from decodeloop.engine.models import Checkpoint
+from decodeloop.engine.profile import measure as measure_costs
+from decodeloop.engine.runners import Runner, runners
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.policy.cost import CostSurface
+from decodeloop.speculation import Drafter
+from decodeloop.types import Chunk, RequestRefused, StepRecord
+
+MEASURING_S = 10.0  # of step costs
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a request that was not cut off. request_id: of what was asked, not the id that it ran under."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    tpot_ms: float  # decode time a token after the first, the engine's own
+
+
+@dataclass(frozen=True)
+class Served:
+    """records: of the steps at full load. seconds: from the first one's start to the end of the last."""
+
+    records: Sequence[StepRecord]
+    seconds: float
+    answers: Sequence[Answer]
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.emitted for record in self.records for row in record.rows)
+
+
+class ClosedLoop:
+    """One engine under a constant load: a request that ends is followed by the next of the stream at once."""
+
+    def __init__(self, open_engine: Callable[[Callable[[StepRecord], None]], EmbeddedEngine]) -> None:
+        """open_engine(observe): an engine that shows `observe` every step."""
+        self._turn: _Turn | None = None
+        self.engine = open_engine(self._observe)
+        self.engine.worker.start()
+        self._numbers = itertools.count()
+
+    def _observe(self, record: StepRecord) -> None:
+        if self._turn is not None:
+            self._turn.observe(record)
+
+    def serve(self, stream: Iterator[Prepared], load: int, enough: Callable[[Served], bool]) -> Served:
+        """Until `enough` of the steps at full load, then what still runs is dropped."""
+        turn = self._turn = _Turn(self, stream, load, enough)
+        for _ in range(load):
+            turn.next()
+        turn.over.wait()
+        for job in list(turn.jobs):
+            self.engine.worker.abort(partial(_found, job))
+        idle = threading.Event()
+        self.engine.worker.call(idle.set)
+        idle.wait()
+        self._turn = None
+        if turn.refused is not None:
+            raise turn.refused
+        return turn.served()
+
+    def submit(self, prepared: Prepared, reader: _Listener) -> None:
+        numbered = replace(prepared, request=replace(prepared.request, id=f"{next(self._numbers)}"))
+        engine = self.engine
+
+        def opened() -> Job:
+            reader.job = Job(numbered.request, lambda choice: engine.intake.open(numbered, choice), reader)
+            return reader.job
+
+        engine.worker.submit(opened, reader.fail)
+
+    def close(self) -> None:
+        self.engine.close(1.0)
+
+
+class _Turn:
+    def __init__(
+        self, loop: ClosedLoop, stream: Iterator[Prepared], load: int, enough: Callable[[Served], bool]
+    ) -> None:
+        self._loop, self._stream, self._load, self._enough = loop, stream, load, enough
+        self._records: list[StepRecord] = []
+        self._answers: list[Answer] = []
+        self._end_s: float | None = None
+        self.jobs: set[Job] = set()
+        self.over = threading.Event()
+        self.refused: RequestRefused | None = None
+        self._done = False
+
+    def observe(self, record: StepRecord) -> None:
+        if self.over.is_set():
+            return
+        if self._done:
+            self._end_s = record.at_s
+            self.over.set()
+        elif self._records or sum(not row.prefill_tokens for row in record.rows) >= self._load:
+            self._records.append(record)
+            self._done = self._enough(self.served())
+
+    def next(self) -> None:
+        prepared = next(self._stream)
+        self._loop.submit(prepared, _Listener(self, prepared.request.id))
+
+    def ended(self, job: Job | None, answer: Answer) -> None:
+        if job is not None:
+            self.jobs.discard(job)
+        self._answers.append(answer)
+        if not self.over.is_set():
+            self.next()
+
+    def failed(self, error: RequestRefused) -> None:
+        self.refused = error
+        self.over.set()
+
+    def served(self) -> Served:
+        records = self._records
+        if not records:
+            return Served((), 0.0, tuple(self._answers))
+        end_s = records[-1].at_s + records[-1].step_ms / 1e3 if self._end_s is None else self._end_s
+        return Served(records, end_s - records[0].at_s, self._answers)
+
+
+class _Listener:
+    """Reads one answer."""
+
+    def __init__(self, turn: _Turn, request_id: str) -> None:
+        self._turn, self._id, self._tokens = turn, request_id, []
+        self._tpot_ms = 0.0
+        self._job: Job | None = None
+
+    @property
+    def job(self) -> Job | None:
+        return self._job
+
+    @job.setter
+    def job(self, job: Job) -> None:
+        self._job = job
+        self._turn.jobs.add(job)
+
+    def put(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self._tokens += chunk.token_ids
+            if chunk.report is not None and chunk.usage is not None:
+                report = chunk.report
+                spent = report.draft_ms + report.verify_ms + report.sample_ms + report.overhead_ms
+                self._tpot_ms = spent / max(chunk.usage.completion - 1, 1)
+
+    def end(self) -> None:
+        self._turn.ended(self._job, Answer(self._id, tuple(self._tokens), self._tpot_ms))
+
+    def fail(self, error: RequestRefused) -> None:
+        self._turn.failed(error)
+
+
+def _found(job: Job) -> Job:
+    return job
+
+
+class Arms:
+    """Engines that differ in policy alone: the same weights, threads and measured costs, their own KV and drafters."""
+
+    def __init__(self, checkpoint: Checkpoint, settings: EngineSettings) -> None:
+        self._checkpoint, self._settings = checkpoint, settings
+        self.runner = choose_runner(checkpoint, settings).runner
+        self._surface: CostSurface | None = None
+        self.loops: dict[str, ClosedLoop] = {}
+
+    def open(
+        self, name: str, policy: str, *, extra_drafters: Mapping[str, Drafter] | None = None, **changes: object
+    ) -> ClosedLoop:
+        settings = replace(self._settings, policy=policy, **changes)
+        share = bool(self.loops) and self.runner.info.name in runners.names()
+        shared = replace(settings, runner=self.runner.info.name)
+        runner = choose_runner(self._checkpoint, shared, weights_of=self.runner).runner if share else self.runner
+        self.loops[name] = ClosedLoop(
+            lambda observe: build_engine(
+                self._checkpoint,
+                settings,
+                clock=time.perf_counter,
+                name="model",
+                runner=runner,
+                measure=self._costs,
+                extra_drafters=extra_drafters,
+                observers=(observe,),
+            )
+        )
+        return self.loops[name]
+
+    def _costs(self, runner: Runner, memory: MemoryPlan) -> CostSurface:
+        """Measured once; each arm learns on from a copy of its own."""
+        if self._surface is None:
+            self._surface = measure_costs(
+                runner,
+                self._settings,
+                kv_blocks=memory.kv_blocks,
+                max_context=memory.max_context,
+                clock=time.perf_counter,
+                budget_s=MEASURING_S,
+            )
+        return CostSurface.from_json(self._surface.to_json())
+
+    def close(self) -> None:
+        for loop in self.loops.values():
+            loop.close()
