@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -17,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.again import Memory
 from decodeloop.gateway.answers import AnswerCache
+from decodeloop.gateway.batches.routes import open_batches
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
 from decodeloop.gateway.fleet import Fleet, Router, idlest
@@ -40,6 +42,7 @@ access = logging.getLogger(f"{__name__}.access")
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
+CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 EXCHANGE = "decodeloop.exchange"  # where a scope carries it
 
 
@@ -71,11 +74,11 @@ def build_app(
     def generate(api: Api) -> Generate:
         return Generate(api, settings, authenticator, admission, fleet, meter, memory)
 
-    chat = generate(CHAT)
+    chat, complete = generate(CHAT), generate(COMPLETION)
     routes = [
-        _route("POST", "/v1/chat/completions", chat),
+        _route("POST", CHAT_PATH, chat),
         _route("POST", "/v1/chat/speculative-completions", Reference(chat, admission, settings.limits)),
-        _route("POST", "/v1/completions", generate(COMPLETION)),
+        _route("POST", COMPLETIONS_PATH, complete),
         _route("GET", "/v1/models", pages.models),
         _route("GET", "/v1/models/{model:path}", pages.model),
         _route("GET", "/v1/policy", pages.policy),
@@ -84,15 +87,30 @@ def build_app(
         _route("GET", "/metrics", pages.metrics),
         _route("GET", "/", pages.welcome),
     ]
+    parts: list[Part] = [fleet] if governance is None else [governance, fleet]
+    if settings.batches.directory is not None:
+        runner, batches = open_batches(
+            settings.batches, {CHAT_PATH: chat, COMPLETIONS_PATH: complete}, admission, authenticator, settings.limits
+        )
+        parts.append(runner)
+        routes += [_route(*each) for each in batches.routes()]
     return Gateway(
         routes,
         fleet=fleet,
+        parts=parts,
         admission=admission,
         meter=meter,
-        governance=governance,
         observer=observer or Silence(),
         retry_after_s=settings.retry_after_s,
     )
+
+
+class Part(Protocol):
+    """What starts and ends with the application; started in order, closed in the opposite one."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Gateway:
@@ -101,14 +119,14 @@ class Gateway:
         routes: list[Route],
         *,
         fleet: Fleet,
+        parts: Sequence[Part],
         admission: Admission,
         meter: Meter,
-        governance: Governance | None,
         observer: Observer,
         retry_after_s: int,
     ) -> None:
         self.fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
-        self._governance, self._observer = governance, observer
+        self._parts, self._observer = parts, observer
         self._router = Routes(routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,11 +204,9 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            if self._governance is not None:
-                await self._governance.start()
-                stack.push_async_callback(self._governance.close)
-            await self.fleet.start()
-            stack.push_async_callback(self.fleet.close)
+            for part in self._parts:
+                await part.start()
+                stack.push_async_callback(part.close)
             yield
             self._admission.draining = True
 

@@ -7,15 +7,16 @@ import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
 from decodeloop.gateway.errors import error_body
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.telemetry import Times, Trail
-from decodeloop.types import RequestRefused
+from decodeloop.types import Identity, RequestRefused
 
-__all__ = ["JSON", "ClientGone", "Exchange"]
+__all__ = ["JSON", "Captured", "ClientGone", "Exchange", "inner_request"]
 
 JSON = b"application/json"
 
@@ -35,6 +36,7 @@ class Exchange:
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
+        self.vouched: Identity | None = None  # who asks, where somebody here knows it
         self.trail: Trail | None = None  # of a request for an answer
         self.tape: list[bytes] | None = None  # what an answer says, where it is to be kept
         self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
@@ -120,16 +122,24 @@ class Exchange:
             raise RequestRefused("the content-type must be application/json", status=415, param="content-type")
         if self.header("content-encoding") not in (None, "identity"):
             raise RequestRefused("compressed bodies are not supported", status=415, param="content-encoding")
+        return await self.read(limits.max_body_bytes, limits)
+
+    async def read(self, most: int, limits: Limits) -> bytes:
+        """The body, of up to `most` bytes, whatever it is. Raises as `read_json`."""
         declared = self.header("content-length") or "0"
-        if declared.isdecimal() and int(declared) > limits.max_body_bytes:
-            raise _too_large(limits)
+        if declared.isdecimal() and int(declared) > most:
+            raise _too_large(most)
         try:
             async with asyncio.timeout(limits.body_timeout_s):
-                return await self._read(limits)
+                return await self._read(most)
         except TimeoutError:
             raise RequestRefused("the request body did not arrive in time", status=408) from None
 
-    async def _read(self, limits: Limits) -> bytes:
+    def query(self, name: str) -> str | None:
+        """A value of the URL's query."""
+        return dict(parse_qsl(self._scope.get("query_string", b"").decode("latin-1"))).get(name)
+
+    async def _read(self, most: int) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
@@ -138,8 +148,8 @@ class Exchange:
                 raise ClientGone
             part = message.get("body", b"")
             size += len(part)
-            if size > limits.max_body_bytes:
-                raise _too_large(limits)
+            if size > most:
+                raise _too_large(most)
             parts.append(part)
             if not message.get("more_body", False):
                 return b"".join(parts)
@@ -189,11 +199,21 @@ class Captured(Exchange):
         self.captured += message.get("body", b"")
 
 
+def inner_request(path: str, body: bytes) -> Captured:
+    """A request of this process itself, which nobody leaves."""
+
+    async def nobody() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    return Captured({"type": "http", "method": "POST", "path": path, "headers": []}, nobody, body)
+
+
 def _with_json(scope: Scope, body: bytes) -> Scope:
     kept = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")]
     length = str(len(body)).encode()
     return {**scope, "headers": [*kept, (b"content-type", JSON), (b"content-length", length)]}
 
 
-def _too_large(limits: Limits) -> RequestRefused:
-    return RequestRefused(f"the request body is larger than {limits.max_body_bytes} bytes", status=413)
+def _too_large(most: int) -> RequestRefused:
+    return RequestRefused(f"the request body is larger than {most} bytes", status=413)

@@ -78,7 +78,7 @@ class Generate:
     memory: Memory
 
     async def __call__(self, exchange: Exchange) -> None:
-        identity = self.authenticator.identify(exchange)
+        identity = exchange.vouched or self.authenticator.identify(exchange)
         with self.admission.admitted():
             raw = await exchange.read_json(self.settings.limits)
             arrival = Arrival(

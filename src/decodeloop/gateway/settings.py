@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from decodeloop.gateway.batches import BatchSettings
 from decodeloop.gateway.breaker import BreakerSettings
 from decodeloop.gateway.pools import PoolSettings
 from decodeloop.gateway.upstreams.remote import RemoteSettings
@@ -60,6 +61,7 @@ class GatewaySettings:
     pools: Mapping[str, PoolSettings] = field(default_factory=dict)  # none: all upstreams are one
     breaker: BreakerSettings = BreakerSettings()
     answer_cache: AnswerCacheSettings = AnswerCacheSettings()
+    batches: BatchSettings = BatchSettings()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
