@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from decodeloop.gateway.store import Opening, Record, Reserved, StoreUnavailable
@@ -61,7 +62,8 @@ class SqliteBooks:
     async def close(self) -> None:
         if self._beat is not None:
             self._beat.cancel()
-        await self._do(lambda connection: steps.forget_instance(connection, self._instance))
+        with suppress(StoreUnavailable):  # then its lease ends by itself
+            await self._do(lambda connection: steps.forget_instance(connection, self._instance))
         self._steps.put(None)
         await asyncio.to_thread(self._thread.join)
 

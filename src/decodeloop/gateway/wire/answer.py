@@ -77,12 +77,13 @@ class Answer:
             raise RequestRefused("the engine ended this answer early", status=502)
 
     def cut(self, usage: Usage) -> Iterator[Chunk]:
-        """The last chunks of the choices that are still open, when an answer ends before its engine is done."""
-        each = self._call.requests[0].n
-        still_open = [choice for choice, reason in enumerate(self._finished) if reason is None]
-        for choice in still_open:
-            told = usage if choice // each not in self._usages else None
-            yield Chunk(index=choice, finish_reason=FinishReason.LENGTH, usage=told)
+        """The last chunks of the choices that are still open, when an answer ends before its engine is done.
+
+        usage: of all of it.
+        """
+        self._usages = {0: usage}
+        for choice in [choice for choice, reason in enumerate(self._finished) if reason is None]:
+            yield Chunk(index=choice, finish_reason=FinishReason.LENGTH)
 
     def events(self, chunk: Chunk) -> bytes:
         """An admitted chunk as events of a stream; empty when it has nothing to say yet."""
