@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from decodeloop import config
 from decodeloop.cli import flags
 from decodeloop.cli.costs import measured_costs
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.opening import open_model, provenance, short_name, stderr
+from decodeloop.cli.reloading import ConfigFile, read_config
+from decodeloop.cli.telemetry import TelemetrySettings, open_observer
 from decodeloop.engine.build import EmbeddedEngine, build_engine
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.models import Checkpoint
@@ -28,10 +29,12 @@ from decodeloop.engine.recorder import StepRecorder
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.upstream import EmbeddedUpstream
 from decodeloop.gateway.app import build_app
+from decodeloop.gateway.governance import Governance, build_governance
 from decodeloop.gateway.server import bind
 from decodeloop.gateway.server import serve as serve_gateway
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.upstreams import Upstream
+from decodeloop.governance.settings import GovernanceSettings
 from decodeloop.policy.routing import route
 
 EMBEDDED = "embedded"  # what pools call the engine in this process
@@ -45,6 +48,8 @@ class ServeConfig:
     served_model_name: str | None = None  # None: the model's own short name
     engine: EngineSettings = EngineSettings()
     gateway: GatewaySettings = GatewaySettings()
+    governance: GovernanceSettings = GovernanceSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     record: str | None = None
 
 
@@ -73,7 +78,7 @@ def serve(
 ) -> None:
     """Serve MODEL over an OpenAI-compatible API."""
     environment = read_environment()
-    settings = _read(config_file, environment)
+    settings = ServeConfig() if config_file is None else read_config(config_file, ServeConfig, environment)
     address: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = replace(
         settings,
@@ -83,26 +88,29 @@ def serve(
         gateway=replace(settings.gateway, **address),
         record=record or settings.record,
     )
-    _serve(settings, environment)
+    _serve(settings, environment, _governance(settings, config_file, environment))
 
 
-def _read(path: Path | None, environment: Environment) -> ServeConfig:
-    if path is None:
-        return ServeConfig()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise config.ConfigError(f"{path}: not a text file ({error})") from None
-    return config.load(text, ServeConfig, env=environment.variables, source=str(path))
+def _governance(settings: ServeConfig, path: Path | None, environment: Environment) -> Governance | None:
+    """None: everyone may do everything, and nothing is recorded."""
+    if not settings.governance.store:
+        return None
+    file = None if path is None else ConfigFile(path, ServeConfig, environment)
+
+    def reload() -> GovernanceSettings | None:
+        changed = None if file is None else file.changed()
+        return None if changed is None else changed.governance
+
+    return build_governance(settings.governance, clock=time.time, reload=reload)
 
 
-def _serve(settings: ServeConfig, environment: Environment) -> None:
+def _serve(settings: ServeConfig, environment: Environment, governance: Governance | None) -> None:
     logging.getLogger("decodeloop").setLevel(logging.INFO)
     with bind(settings.gateway.host, settings.gateway.port) as bound:  # first: loading a model takes longer
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, _stop)  # the server raises it again once it has drained
         if settings.model is None:
-            _listen(settings, {}, bound)
+            _listen(settings, {}, bound, governance)
             return
         checkpoint = open_model(settings.model, environment)
         recorder = _recorder(settings, checkpoint)
@@ -117,17 +125,24 @@ def _serve(settings: ServeConfig, environment: Environment) -> None:
             )
             upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
             _greet(settings, engine, bound.getsockname()[1])
-            _listen(settings, {EMBEDDED: upstream}, bound)
+            _listen(settings, {EMBEDDED: upstream}, bound, governance)
         finally:
             if recorder is not None:
                 recorder.close()
 
 
-def _listen(settings: ServeConfig, upstreams: Mapping[str, Upstream], bound: socket.socket) -> None:
+def _listen(
+    settings: ServeConfig, upstreams: Mapping[str, Upstream], bound: socket.socket, governance: Governance | None
+) -> None:
     gateway = settings.gateway
     for name, upstream in gateway.upstreams.items():
         stderr.print(f"upstream {name}: {upstream.engine} at {upstream.url}", highlight=False, soft_wrap=True)
-    serve_gateway(build_app(gateway, upstreams, route=route), gateway, bound)
+    observer, close = open_observer(settings.telemetry)
+    try:
+        app = build_app(gateway, upstreams, route=route, observer=observer, governance=governance)
+        serve_gateway(app, gateway, bound)
+    finally:
+        close()
 
 
 def _stop(*_: object) -> None:

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from decodeloop.engine.batching import Lane, Packed, pack
+from decodeloop.engine.batching import Packed, pack
+from decodeloop.engine.judging import Judging
 from decodeloop.engine.laps import Laps
 from decodeloop.engine.proposals import Proposals, Proposers, Spoken, confidences
 from decodeloop.engine.records import Judged, Parts, step_record, tally
-from decodeloop.engine.rows import VerifyRows
 from decodeloop.engine.scheduler import Scheduler, Turn
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.engine.settings import EngineSettings
@@ -18,7 +18,7 @@ from decodeloop.engine.text import Tokenizer
 from decodeloop.policy import Policy
 from decodeloop.speculation import Draft, Verifier
 from decodeloop.speculation.admission import refuse_anticipation, refuse_inadmissible
-from decodeloop.speculation.forward import Forward, Runner
+from decodeloop.speculation.forward import Runner
 from decodeloop.speculation.sampling import NothingLeft
 from decodeloop.types import Chunk, Decision, DecodeRequest, FinishReason, Plan, Reason, RequestRefused, StepRecord
 
@@ -57,6 +57,7 @@ class Engine:
         self.runner, self.scheduler, self.proposers = runner, scheduler, proposers
         self.verifier, self.policy, self.tokenizer = verifier, policy, tokenizer
         self._settings, self._clock = settings, clock
+        self._judging = Judging(verifier, runner)
         self._step = 0
         self._carried_ms = 0.0
 
@@ -85,7 +86,7 @@ class Engine:
             log.exception("the forward failed; its %d sequences end", len(packed.lanes))
             return Outcome((*late, *(self._fail(lane.sequence, error) for lane in packed.lanes)))
         laps.lap("verify")
-        judged = [self._judge(lane, forward) for lane in packed.lanes if lane.judged]
+        judged = self._judging.judge(packed.lanes, forward)
         laps.lap("sample")
         said = self._commit(packed, judged)
         record = self._record(laps, Parts(load, plan, proposals, decision, packed, judged))
@@ -138,16 +139,6 @@ class Engine:
         decision = self.policy.allocate(plan, scores)
         refuse_anticipation(self.verifier, proposals.block.drafts, decision)
         return decision
-
-    def _judge(self, lane: Lane, forward: Forward) -> Judged:
-        sequence = lane.sequence
-        rows = VerifyRows(sequence.state, forward.logits[lane.rows], lane.draft.tokens, len(sequence.tokens))
-        try:
-            verdict = self.verifier.judge(lane.draft, rows, sequence.chance)
-            rows.close()
-            return Judged(lane, rows, verdict=verdict, entropy=rows.entropies(len(verdict.emitted)))
-        except Exception as error:  # its logits, its constraints, its caller's hook
-            return Judged(lane, rows, error=error)
 
     def _commit(self, packed: Packed, judged: Sequence[Judged]) -> list[Said]:
         for lane in packed.lanes:
