@@ -15,6 +15,7 @@ from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.answers import AnswerCache
 from decodeloop.gateway.fleet import Fleet
 from decodeloop.gateway.meter import Histogram, Meter, ModelMeter
+from decodeloop.gateway.metrics_policy import cliffs, verification_shares
 
 __all__ = ["CONTENT_TYPE", "Exposition"]
 
@@ -183,6 +184,8 @@ class Exposition(Collector):
         yield from self._loads()
         yield from self._http()
         yield from self._upstreams_own()
+        yield from verification_shares(self._meter)
+        yield from cliffs(self._fleet)
 
     def _timing(self, timing: Timing, name: str) -> Metric:
         family = HistogramMetricFamily(name, timing.help, labels=("engine", "model_name"))
