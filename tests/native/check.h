@@ -43,6 +43,7 @@ struct Kernels;
 void test_matmul(const decodeloop::Kernels& kernels);
 void test_rows(const decodeloop::Kernels& kernels);
 void test_attention(const decodeloop::Kernels& kernels);
+void test_draw(const decodeloop::Kernels& kernels);
 void test_numbers();
 void test_matrix();
 void test_kv();

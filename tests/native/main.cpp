@@ -12,6 +12,7 @@ int main() {
         test_matmul(*kernels);
         test_rows(*kernels);
         test_attention(*kernels);
+        test_draw(*kernels);
         std::printf("%s tested\n", kernels->name);
     }
     if (failures() > 0) std::printf("%d checks failed\n", failures());

@@ -78,6 +78,18 @@ class SamplingState:
         """The grammar forbade a token that was advanced over: what follows has probability 0."""
         return self._dead_at is not None
 
+    @property
+    def plain_temperature(self) -> float | None:
+        """T where p is softmax(logits / T) here and in all that follows, 0 for its limit; None where more is asked."""
+        params = self.params
+        asked = not self._shaping.idle or self._counts is not None or self._matcher is not None
+        if asked or len(self._output) < params.min_tokens:
+            return None
+        if params.temperature <= GREEDY_BELOW:
+            return 0.0
+        filtered = params.min_p > 0.0 or params.top_k > 0 or params.top_p < 1.0
+        return None if filtered else params.temperature
+
     def ends(self, token: int) -> bool:
         """Whether `token` ends the output by itself: a stop id, or EOS unless it is ignored."""
         return token in self._shaping.ending_ids

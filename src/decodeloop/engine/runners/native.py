@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.kernels.weights import LoadedWeights, load_weights
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.runners import RunnerOptions
+from decodeloop.speculation.drawing import CoupledRows, CoupledTokens
 from decodeloop.speculation.forward import Batch, Forward, RunnerInfo
-from decodeloop.types import IntArray
+from decodeloop.types import FloatArray, IntArray
 
 UNIT_BLOCK = 16  # positions in a block of the kernels
 
@@ -99,6 +101,33 @@ class NativeRunner:
             hidden=hidden,
         )
         return Forward(logits, dict(zip(batch.hidden_layers, hidden, strict=True)))
+
+    def draw_coupled(self, logits: FloatArray, asked: Sequence[CoupledRows]) -> list[CoupledTokens | None]:
+        drafted = np.full(len(logits), -1, dtype=np.int32)
+        for rows in asked:
+            known = rows.drafted[: rows.rows.stop - rows.rows.start]
+            drafted[rows.rows.start : rows.rows.start + len(known)] = known
+        tokens = np.empty(len(logits), dtype=np.int32)
+        entropies = np.empty(len(logits), dtype=np.float32)
+        emitted = np.empty(len(asked), dtype=np.int32)
+        self.loaded.weights.draw(
+            logits=logits,
+            first=np.array([rows.rows.start for rows in asked], dtype=np.int32),
+            count=np.array([rows.rows.stop - rows.rows.start for rows in asked], dtype=np.int32),
+            drafted=drafted,
+            keys=np.array([rows.key for rows in asked], dtype=np.uint32),
+            positions=np.array([rows.position for rows in asked], dtype=np.int64),
+            temperatures=np.array([rows.temperature for rows in asked], dtype=np.float64),
+            tokens=tokens,
+            entropies=entropies,
+            emitted=emitted,
+        )
+        said, unsure = tokens.tolist(), entropies.tolist()
+        places = (slice(rows.rows.start, rows.rows.start + count) for rows, count in zip(asked, emitted, strict=True))
+        return [
+            CoupledTokens(tuple(said[place]), tuple(unsure[place])) if place.stop > place.start else None
+            for place in places
+        ]
 
     def copy_kv(self, sources: IntArray, destinations: IntArray) -> None:
         self._engine.copy_kv(_ints(sources), _ints(destinations))

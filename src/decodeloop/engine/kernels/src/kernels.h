@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "format.h"
+#include "noise.h"
 
 namespace decodeloop {
 
@@ -62,6 +63,18 @@ struct AttentionArgs {
     int64_t partial_stride;
 };
 
+// Ids whose noise is made at once.
+constexpr int kScreenIds = 1024;
+
+struct ScreenArgs {
+    const float* logits;  // the whole row
+    int64_t first, count;  // ids first..first + count; first is a multiple of kScreenIds, count at most that
+    NoiseKey noise;
+    float top, scale, least;  // a token's score is (logit - top) * scale + its noise
+    uint32_t* words;          // [kScreenIds] out: high words
+    int32_t* found;           // [kScreenIds] out: which, counted from `first`, may have a score of `least` or more
+};
+
 enum class Activation { Silu, GeluTanh };
 
 struct Kernels {
@@ -84,6 +97,9 @@ struct Kernels {
     // state = state (+) partial, in the order of chunks
     void (*fold)(const float* partial, int64_t head_dim, float* state);
     void (*normalise)(const float* state, int64_t head_dim, int64_t padded, float* out);
+    int64_t (*likeliest)(const float* x, int64_t n);
+    float (*entropy)(const float* x, int64_t n, float top, float scale);
+    int (*screen)(const ScreenArgs&);  // how many were found
 };
 
 // Null where this build or this machine lacks the instructions.

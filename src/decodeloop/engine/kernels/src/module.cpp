@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "draw.h"
 #include "engine.h"
 #include "memory.h"
 #include "probe.h"
@@ -128,6 +129,33 @@ void copy_kv(Engine& engine, Ints sources, Ints destinations) {
     engine.kv().copy(sources.data(), destinations.data(), static_cast<int64_t>(sources.shape(0)));
 }
 
+void draw_rows(Weights& weights, In<float, 2> logits, Ints first, Ints count, Ints drafted, In<uint32_t, 2> keys,
+               In<int64_t, 1> positions, In<double, 1> temperatures, Out<int32_t, 1> tokens, Out<float, 1> entropies,
+               Out<int32_t, 1> emitted) {
+    const size_t rows = logits.shape(0), sequences = first.shape(0);
+    require_shape(logits.shape(1) >= 1, "logits");
+    require_shape(drafted.shape(0) == rows, "drafted");
+    require_shape(count.shape(0) == sequences, "count");
+    require_shape(keys.shape(0) == sequences && keys.shape(1) == 2, "keys");
+    require_shape(positions.shape(0) == sequences, "positions");
+    require_shape(temperatures.shape(0) == sequences, "temperatures");
+    require_shape(tokens.shape(0) == rows && entropies.shape(0) == rows, "tokens or entropies");
+    require_shape(emitted.shape(0) == sequences, "emitted");
+    DrawBatch batch;
+    batch.rows = static_cast<int64_t>(rows);
+    batch.vocab_size = static_cast<int64_t>(logits.shape(1));
+    batch.sequences = static_cast<int64_t>(sequences);
+    batch.logits = logits.data();
+    batch.first = first.data();
+    batch.count = count.data();
+    batch.drafted = drafted.data();
+    batch.keys = keys.data();
+    batch.positions = positions.data();
+    batch.temperatures = temperatures.data();
+    nb::gil_scoped_release release;
+    draw(*weights.kernels(), weights.team(), batch, {tokens.data(), entropies.data(), emitted.data()});
+}
+
 std::map<std::string, double> section_seconds(Engine& engine) {
     const auto& seconds = engine.step().seconds();
     const char* names[kSections] = {"embed", "qkv", "attention", "output", "mlp", "head"};
@@ -178,6 +206,8 @@ void bind_weights(nb::module_& m) {
                 w.model().set_frequencies(std::move(ordinary), std::move(window));
             },
             "ordinary"_a, "window"_a)
+        .def("draw", &draw_rows, "logits"_a, "first"_a, "count"_a, "drafted"_a, "keys"_a, "positions"_a,
+             "temperatures"_a, "tokens"_a, "entropies"_a, "emitted"_a)
         .def_prop_ro("isa", [](Weights& w) { return w.kernels()->name; })
         .def_prop_ro("threads", [](Weights& w) { return w.team().threads(); })
         .def_prop_ro("nbytes", [](Weights& w) { return w.model().weight_bytes(); });

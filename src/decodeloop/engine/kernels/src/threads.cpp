@@ -55,9 +55,17 @@ void Team::start_workers() {
 }
 
 void Team::run(const std::function<void(int)>& work) {
-    if (threads_ > 1 && owner_pid_ != getpid()) start_workers();
     const auto started = Pace::Clock::now();
-    active_.store(pace_.threads(started), std::memory_order_relaxed);
+    run_uneven(work);
+    Pace::Clock::duration cpu{};
+    for (int thread = 0; thread < threads_; ++thread) cpu += places_[static_cast<size_t>(thread)].cpu;
+    const auto ended = Pace::Clock::now();
+    pace_.observe(ended, ended - started, cpu);
+}
+
+void Team::run_uneven(const std::function<void(int)>& work) {
+    if (threads_ > 1 && owner_pid_ != getpid()) start_workers();
+    active_.store(pace_.threads(Pace::Clock::now()), std::memory_order_relaxed);
     first_phase_ = places_[0].phase;
     for (int thread = 0; thread < threads_; ++thread) {
         shares_[static_cast<size_t>(thread)].state.store(pack(first_phase_ - 1, 0, 0), std::memory_order_relaxed);
@@ -71,9 +79,6 @@ void Team::run(const std::function<void(int)>& work) {
     while (!gate_.replace(inside, inside & ~kOpen)) {
     }
     gate_.wait([](uint32_t gate) { return gate == 0; });
-    Pace::Clock::duration cpu{};
-    for (int thread = 0; thread < threads_; ++thread) cpu += places_[static_cast<size_t>(thread)].cpu;
-    pace_.observe(Pace::Clock::now(), Pace::Clock::now() - started, cpu);
 }
 
 void Team::take_part(int thread) {

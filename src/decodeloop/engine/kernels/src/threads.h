@@ -32,6 +32,9 @@ public:
     // them have left. `work` must not throw, and must call share() alike on every thread.
     void run(const std::function<void(int)>& work);
 
+    // The same for work that may leave threads idle, hence says nothing about neighbours.
+    void run_uneven(const std::function<void(int)>& work);
+
     // Inside `run`: `work(unit)` for units 0..count, each by one thread; returns when all are done. A thread starts
     // with a contiguous share of its own and, when that is done, takes from the ends of the others' shares.
     //

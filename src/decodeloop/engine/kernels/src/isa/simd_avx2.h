@@ -120,6 +120,33 @@ struct Simd {
     }
     static constexpr bool kWideInputs = true;  // RowSet::int16 is wanted
 
+    // Bit i: a[i] >= b[i].
+    static unsigned at_least(F a, F b) {
+        return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
+    }
+
+    // Words for random numbers: each in the low half of 64 bits, whatever the high half holds.
+    using W = __m256i;
+    static constexpr int kWords = 4;
+    static W word(uint32_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
+    static W counting(uint32_t x) { return _mm256_add_epi64(word(x), _mm256_setr_epi64x(0, 1, 2, 3)); }
+    static W product(W a, W b) { return _mm256_mul_epu32(a, b); }
+    static W high_half(W x) { return _mm256_srli_epi64(x, 32); }
+    static W differ(W a, W b) { return _mm256_xor_si256(a, b); }
+    // [kWords][4]: a block after the other.
+    static void store_blocks(uint32_t* p, W w0, W w1, W w2, W w3) {
+        const W low = _mm256_blend_epi32(w0, _mm256_slli_epi64(w1, 32), 0b10101010);
+        const W high = _mm256_blend_epi32(w2, _mm256_slli_epi64(w3, 32), 0b10101010);
+        const W even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
+        _mm256_storeu_si256(reinterpret_cast<W*>(p), _mm256_permute2x128_si256(even, odd, 0x20));
+        _mm256_storeu_si256(reinterpret_cast<W*>(p + 8), _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+    // The bits of float(~word >> 8), read as numbers.
+    static F bits_of_rest(const uint32_t* words) {
+        const I rest = _mm256_xor_si256(load_bytes(reinterpret_cast<const char*>(words)), _mm256_set1_epi32(-1));
+        return _mm256_cvtepi32_ps(_mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srli_epi32(rest, 8))));
+    }
+
 private:
     static I pair_products(I acc, I w, I x) {
         I product;

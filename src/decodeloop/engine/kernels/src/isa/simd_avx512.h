@@ -116,6 +116,33 @@ struct Simd {
         }
     }
 
+    // Bit i: a[i] >= b[i].
+    static unsigned at_least(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+
+    // Words for random numbers: each in the low half of 64 bits, whatever the high half holds.
+    using W = __m512i;
+    static constexpr int kWords = 8;
+    static W word(uint32_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
+    static W counting(uint32_t x) { return _mm512_add_epi64(word(x), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0)); }
+    static W product(W a, W b) { return _mm512_mul_epu32(a, b); }
+    static W high_half(W x) { return _mm512_srli_epi64(x, 32); }
+    static W differ(W a, W b) { return _mm512_xor_si512(a, b); }
+    // [kWords][4]: a block after the other.
+    static void store_blocks(uint32_t* p, W w0, W w1, W w2, W w3) {
+        const W half = word(0xffffffffu);
+        const W low = _mm512_or_si512(_mm512_and_si512(w0, half), _mm512_slli_epi64(w1, 32));
+        const W high = _mm512_or_si512(_mm512_and_si512(w2, half), _mm512_slli_epi64(w3, 32));
+        const W first = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0);
+        const W second = _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
+        _mm512_storeu_si512(p, _mm512_permutex2var_epi64(low, first, high));
+        _mm512_storeu_si512(p + 16, _mm512_permutex2var_epi64(low, second, high));
+    }
+    // The bits of float(~word >> 8), read as numbers.
+    static F bits_of_rest(const uint32_t* words) {
+        const I rest = _mm512_xor_si512(load_bytes(words), _mm512_set1_epi32(-1));
+        return _mm512_cvtepi32_ps(_mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srli_epi32(rest, 8))));
+    }
+
 private:
     static I load_bytes(const void* p) { return _mm512_loadu_si512(p); }
     static __m512bh as_pairs(F x) {

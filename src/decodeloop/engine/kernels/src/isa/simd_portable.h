@@ -95,6 +95,39 @@ struct Simd {
         for (int i = 0; i < 32; ++i) p[i] = static_cast<int8_t>(x[i / kLanes][i % kLanes]);
     }
 
+    // Bit i: a[i] >= b[i].
+    static unsigned at_least(F a, F b) {
+        unsigned bits = 0;
+        for (int i = 0; i < kLanes; ++i) bits |= static_cast<unsigned>(a[i] >= b[i]) << i;
+        return bits;
+    }
+
+    // Words for random numbers: each in the low half of 64 bits, whatever the high half holds.
+    typedef uint64_t W __attribute__((vector_size(16)));
+    static constexpr int kWords = 2;
+    static W word(uint32_t x) { return W{x, x}; }
+    static W counting(uint32_t x) { return W{x, uint64_t{x} + 1}; }
+    static W product(W a, W b) { return (a & 0xffffffffu) * (b & 0xffffffffu); }
+    static W high_half(W x) { return x >> 32; }
+    static W differ(W a, W b) { return a ^ b; }
+    // [kWords][4]: a block after the other.
+    static void store_blocks(uint32_t* p, W w0, W w1, W w2, W w3) {
+        for (int i = 0; i < kWords; ++i, p += 4) {
+            p[0] = static_cast<uint32_t>(w0[i]);
+            p[1] = static_cast<uint32_t>(w1[i]);
+            p[2] = static_cast<uint32_t>(w2[i]);
+            p[3] = static_cast<uint32_t>(w3[i]);
+        }
+    }
+    // The bits of float(~word >> 8), read as numbers.
+    static F bits_of_rest(const uint32_t* words) {
+        typedef uint32_t Words __attribute__((vector_size(16)));
+        Words raw;
+        std::memcpy(&raw, words, sizeof raw);
+        const F rest = __builtin_convertvector(reinterpret_cast<I>(~raw >> 8), F);
+        return __builtin_convertvector(reinterpret_cast<I>(rest), F);
+    }
+
 private:
     static Bytes load_bytes(const char* p) {
         Bytes bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "draw.h"
 #include "matmul.h"
 #include "rows.h"
 
@@ -34,6 +35,9 @@ static Kernels table(const char* name) {
     k.attend[static_cast<int>(KvFormat::F32)] = attend<S, F32Weights<S>>;
     k.fold = fold<S>;
     k.normalise = normalise;
+    k.likeliest = likeliest<S>;
+    k.entropy = entropy<S>;
+    k.screen = screen<S>;
     return k;
 }
 
