@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from decodeloop.evaluation.pilot import Criteria, WorkloadAsked, plan_of, read_pilot, suite_of
+from decodeloop.evaluation.pilot import Criteria, WorkloadAsked, plan_of, read_pilot, seeded, suite_of
 from decodeloop.evaluation.pilot_prediction import predictions
 from decodeloop.evaluation.pilot_verdict import judge
 from decodeloop.evaluation.report_words import Answer
 from decodeloop.evaluation.results import Mode
+from decodeloop.evaluation.workloads.workload import Workload, WorkRequest
 from decodeloop.types import RequestClass
 from synthetic_results import CHAT, EDIT, STORY, Truth, results
 
@@ -121,6 +122,8 @@ def test_an_invalid_run_answers_nothing():
 
 def test_too_few_blocks_decide_nothing():
     assert missed(verdict(ran(blocks=3)))[0] == "enough blocks"
+    one = {check.name: check.passed for check in verdict(ran(blocks=1)).checks}
+    assert list(one.values()) == [False, False, None, None, True]  # what has no interval is not judged
 
 
 def test_where_speculation_is_the_wrong_optimisation_it_says_so():
@@ -182,6 +185,14 @@ def test_shares_are_what_the_plan_weighs_by():
     assert plan.workload.shares == pytest.approx({"code_synthesis": 0.75, "sql": 0.25})
     assert plan.workload.requests == 4
     assert [arm.reset for arm in plan.arms] == ["emptied", "emptied"]
+
+
+def test_every_request_has_a_seed_and_keeps_its_own():
+    work = [WorkRequest(id=f"r{i}", prompt="x", params={"seed": 7} if i == 0 else {}) for i in range(3)]
+    seeds = [r.params["seed"] for r in seeded(Workload(name="w", requests=tuple(work)), 1).requests]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+    assert all(0 <= seed < 2**31 for seed in seeds)
 
 
 def test_a_key_is_in_no_record():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +14,7 @@ from decodeloop.evaluation.prices import given, read_prices
 from decodeloop.evaluation.workload import request_class
 from decodeloop.evaluation.workloads.sampling import sample, weigh
 from decodeloop.evaluation.workloads.suite import mini_suite
-from decodeloop.evaluation.workloads.workload import Workload
+from decodeloop.evaluation.workloads.workload import Workload, WorkRequest
 from decodeloop.types import RequestClass, Slo
 
 EMBEDDED = "embedded"
@@ -178,7 +179,17 @@ def suite_of(asked: WorkloadAsked, *, seed: int, read: Workload | None = None) -
         whole = mini_suite(asked.per_class, seed=seed, classes=tuple(shares))
     else:
         whole = sample(only(read, tuple(shares)), asked.per_class, seed=seed)
-    return weigh(whole, shares) if shares else whole
+    return seeded(weigh(whole, shares) if shares else whole, seed)
+
+
+def seeded(workload: Workload, seed: int) -> Workload:
+    """Requests that name no seed get one, so that every arm draws the same answer where its law is the same."""
+
+    def own(request: WorkRequest) -> WorkRequest:
+        drawn = int.from_bytes(hashlib.sha256(f"{seed} {request.id}".encode()).digest()[:4]) >> 1
+        return replace(request, params={"seed": drawn, **request.params})
+
+    return replace(workload, requests=tuple(own(request) for request in workload.requests))
 
 
 def only(workload: Workload, classes: tuple[RequestClass, ...]) -> Workload:
