@@ -12,6 +12,7 @@ import orjson
 import typer
 
 from decodeloop.cli import flags
+from decodeloop.cli.classes import open_classifier
 from decodeloop.cli.costs import measured_costs
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import open_model, short_name, stderr
@@ -62,10 +63,12 @@ def generate(
         observers=observe,
     )
     as_chat = checkpoint.chat_template is not None and not raw
+    asked = ChatPrompt(({"role": "user", "content": prompt},)) if as_chat else prompt
     request = Request(
         id="generate",
         model=engine.name,
-        prompt=ChatPrompt(({"role": "user", "content": prompt},)) if as_chat else prompt,
+        prompt=asked,
+        request_class=open_classifier()(asked),
         params=SamplingParams(temperature=temperature, max_tokens=max_tokens),
         seed=secrets.randbelow(SEED_LIMIT) if seed is None else seed,
         arrived_s=time.monotonic(),

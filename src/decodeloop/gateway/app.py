@@ -33,6 +33,7 @@ from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.telemetry import Observer, Silence, Trail
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
+from decodeloop.gateway.wire.parse import Classify, unclassified
 from decodeloop.types import RequestRefused
 
 __all__ = ["Gateway", "build_app"]
@@ -51,11 +52,12 @@ def build_app(
     upstreams: Mapping[str, Upstream | RelayUpstream],
     *,
     route: Router = idlest,
+    classify: Classify = unclassified,
     observer: Observer | None = None,
     governance: Governance | None = None,
 ) -> Gateway:
     """An ASGI application that serves `upstreams` (by name) and those of the settings; its lifespan starts and closes
-    them.
+    them. classify: the class of requests that declare none.
 
     Raises:
         ValueError: a name that is taken, or that no upstream has.
@@ -72,7 +74,7 @@ def build_app(
     pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission, cache))
 
     def generate(api: Api) -> Generate:
-        return Generate(api, settings, authenticator, admission, fleet, meter, memory)
+        return Generate(api, settings, authenticator, admission, fleet, meter, memory, classify)
 
     chat, complete = generate(CHAT), generate(COMPLETION)
     routes = [

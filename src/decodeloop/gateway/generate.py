@@ -29,7 +29,7 @@ from decodeloop.gateway.upstreams import Upstream
 from decodeloop.gateway.wire.answer import Answer
 from decodeloop.gateway.wire.envelope import Envelope, read_envelope
 from decodeloop.gateway.wire.events import AnswerReader
-from decodeloop.gateway.wire.parse import Arrival, Call, parse_chat, parse_completion
+from decodeloop.gateway.wire.parse import Arrival, Call, Classify, parse_chat, parse_completion, unclassified
 from decodeloop.gateway.wire.shapes import ChatShape, CompletionShape, Shape
 from decodeloop.governance.capability import Ruling
 from decodeloop.governance.ledger import Outcome
@@ -76,6 +76,7 @@ class Generate:
     fleet: Fleet
     meter: Meter
     memory: Memory
+    classify: Classify = unclassified
 
     async def __call__(self, exchange: Exchange) -> None:
         identity = exchange.vouched or self.authenticator.identify(exchange)
@@ -87,6 +88,7 @@ class Generate:
                 identity=identity,
                 slo=_slo(exchange),
                 arrived_s=exchange.arrived_s,
+                classify=self.classify,
             )
             exchange.trail = Trail(
                 operation=self.api.operation,
@@ -110,7 +112,7 @@ class Generate:
     async def _routed(self, exchange: Exchange, raw: bytes, arrival: Arrival) -> None:
         """Who answers decides how much of the body must be understood here."""
         limits = self.settings.limits
-        envelope = read_envelope(raw, arrival.default_model, limits)
+        envelope = read_envelope(raw, arrival.default_model, limits, arrival.classify)
         exchange.tell(envelope.model, envelope.request_class, envelope.body)
         claim, terms = claim_of_envelope(envelope, arrival), terms_of(exchange, raw)
         ruling = self.admission.clerk.rule(claim, terms)

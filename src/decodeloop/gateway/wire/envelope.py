@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -15,7 +15,7 @@ from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.wire.body import checked, read_object
 from decodeloop.gateway.wire.fields import Count, SpeculationBody
 from decodeloop.gateway.wire.sampling import class_of, priority_of, speculation_of
-from decodeloop.types import RequestClass, RequestRefused, Speculation
+from decodeloop.types import ChatPrompt, Prompt, RequestClass, RequestRefused, Speculation
 
 __all__ = ["Envelope", "read_envelope"]
 
@@ -41,7 +41,9 @@ class Envelope:
     prefix: bytes
 
 
-def read_envelope(raw: bytes, default_model: str, limits: Limits) -> Envelope:
+def read_envelope(
+    raw: bytes, default_model: str, limits: Limits, classify: Callable[[Prompt], RequestClass] | None = None
+) -> Envelope:
     """Raises RequestRefused for a body that is no object, or whose routing fields make no sense."""
     body = read_object(raw, max_depth=limits.max_json_depth)
     fields: _Fields = checked({name: body[name] for name in _NAMES if name in body}, _Fields)
@@ -57,7 +59,7 @@ def read_envelope(raw: bytes, default_model: str, limits: Limits) -> Envelope:
         include_usage=bool(fields.stream_options.get("include_usage")),
         choices=choices,
         max_tokens=min(caps, default=None),
-        request_class=class_of(own),
+        request_class=class_of(own) if classify is None or own.class_ is not None else classify(_prompt(body)),
         class_declared=own.class_ is not None,
         speculation=speculation_of(own),
         priority=priority_of(own),
@@ -84,6 +86,20 @@ _NAMES = _Fields.__struct_encode_fields__
 def _prompts(prompt: Any) -> int:
     several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
     return len(prompt) if several else 1
+
+
+def _prompt(body: Mapping[str, Any]) -> Prompt:
+    """As far as it makes sense: another engine reads it, and refuses what doesn't."""
+    messages, tools = body.get("messages"), body.get("tools")
+    if isinstance(messages, list):
+        offered = tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+        choice = body.get("tool_choice")
+        told = tuple(message for message in messages if isinstance(message, dict))
+        return ChatPrompt(told, offered, choice if isinstance(choice, str | dict) else "auto")
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt:
+        prompt = prompt[0]
+    return prompt if isinstance(prompt, str) else ()
 
 
 def _prefix(body: Mapping[str, Any]) -> bytes:

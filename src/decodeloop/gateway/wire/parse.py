@@ -16,6 +16,7 @@ from decodeloop.types import (
     Identity,
     Prompt,
     Request,
+    RequestClass,
     RequestRefused,
     SamplingParams,
     Slo,
@@ -24,21 +25,28 @@ from decodeloop.types import (
 )
 from decodeloop.types.routing import Regime
 
-__all__ = ["Arrival", "Call", "parse_chat", "parse_completion"]
+__all__ = ["Arrival", "Call", "Classify", "parse_chat", "parse_completion", "unclassified"]
+
+Classify = Callable[[Prompt], RequestClass]
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for completions; chat has none
 SEED_BITS = 53  # every seed is exact as a JSON number
 
 
+def unclassified(prompt: Prompt) -> RequestClass:
+    return RequestClass.GENERAL_CHAT
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What is known of a request beside its body."""
+    """What is known of a request beside its body. classify: its class, where it declares none."""
 
     id: str
     default_model: str
     identity: Identity = Identity()
     slo: Slo = Slo()
     arrived_s: float = 0.0
+    classify: Classify = unclassified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +167,7 @@ def _request_maker(body: GenerationBody, arrival: Arrival, params: SamplingParam
             n=body.n,
             speculation=speculation,
             identity=arrival.identity,
-            request_class=request_class,
+            request_class=arrival.classify(prompt) if asked.class_ is None else request_class,
             slo=arrival.slo,
             priority=priority,
             deadline_ms=asked.deadline_ms,
