@@ -198,7 +198,7 @@ def test_a_run_cut_short_is_reported_by_its_whole_blocks():
 
 def test_amounts_keep_three_digits_that_count():
     assert [usd(v) for v in (1234.5, 0.0456, 0.00000123456, -0.5, float("inf"))] == [
-        "$1,234.50", "$0.0456", "$0.00000123", "-$0.500", "none served",
+        "$1,234.50", "$0.0456", "$0.00000123", "-$0.500", "none met",
     ]  # fmt: skip
 
 

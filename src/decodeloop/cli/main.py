@@ -13,6 +13,7 @@ from decodeloop.cli.economics import economics
 from decodeloop.cli.frontier import frontier
 from decodeloop.cli.generate import generate
 from decodeloop.cli.models import models
+from decodeloop.cli.pilot import pilot
 from decodeloop.cli.policy import app as policy
 from decodeloop.cli.report import report
 from decodeloop.cli.serve import serve
@@ -33,6 +34,7 @@ app.command()(models)
 app.command()(doctor)
 app.command()(economics)
 app.command()(frontier)
+app.command()(pilot)
 app.command()(report)
 app.add_typer(policy)
 app.command("simulate")(simulate_command)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from decodeloop.evaluation.charts_plots import Interval, TornadoRow, forest, tornado
-from decodeloop.evaluation.economics import Margin, Money
+from decodeloop.evaluation.economics import Delta, Margin, Money
 from decodeloop.evaluation.economics_run import Bill, bill
 from decodeloop.evaluation.economics_sensitivity import dollar_swings, saving_swings, usd_saved_per_million
 from decodeloop.evaluation.economics_tasks import TaskCosts
@@ -73,22 +73,9 @@ def by_class(found: Bill) -> Section:
                 each.tail or "",
             )
         )
-    intervals = [
-        Interval(
-            f"{c.request_class} ({percent(c.volume_share, 0)})",
-            c.delta.share,
-            c.delta.low,
-            c.delta.high,
-            delta(c.delta),
-        )
-        for c in found.classes
-    ]
-    whole = Interval(
-        "all, weighted by volume", found.delta.share, found.delta.low, found.delta.high, delta(found.delta)
-    )
-    chart = forest(
-        [whole, *intervals], reference=0.0, axis="change of cost a request", title="Cost by class", percent=True
-    )
+    intervals = [_interval("all, weighted by volume", found.delta)]
+    intervals += [_interval(f"{c.request_class} ({percent(c.volume_share, 0)})", c.delta) for c in found.classes]
+    chart = forest(intervals, reference=0.0, axis="change of cost a request", title="Cost by class", percent=True)
     tails = ", ".join(str(t.request_class) for t in found.tails)
     notes = [f"To watch: {tails}." if tails else "No class loses and none has low acceptance."]
     if found.unmeasured:
@@ -101,6 +88,12 @@ def by_class(found: Bill) -> Section:
         tables=(Table(heads, tuple(rows)),),
         notes=tuple(notes),
     )
+
+
+def _interval(label: str, found: Delta) -> Interval:
+    """One block has no interval, and none is drawn."""
+    low, high = (found.low, found.high) if found.blocks >= 2 else (found.share, found.share)
+    return Interval(label, found.share, low, high, delta(found))
 
 
 def alternatives(results: Results, level: float, money: Money, slo: Slo | None) -> Section:

@@ -96,7 +96,7 @@ def usd(amount: float) -> str:
     if math.isnan(amount):
         return "not told"
     if math.isinf(amount):
-        return "none served"
+        return "none met"
     size = abs(amount)
     digits = 2 if size >= 1.0 or size == 0.0 else min(12, 2 - math.floor(math.log10(size)))
     return f"{'-' if amount < 0 else ''}${size:,.{digits}f}"
