@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from decodeloop.engine.proposals import REST_STEPS
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.fixed import FixedPolicy
 from decodeloop.speculation import Draft, DraftBlock
@@ -123,3 +124,18 @@ def test_learning_policies_on_the_engine_change_no_token(policy, text):
     heard = rig.generate(PROMPT, max_tokens=20)
     assert heard.token_ids == list(text[len(PROMPT) :])
     assert {row.reason for row in rig.rows} <= {Reason.PREFILL, Reason.FIXED, Reason.NO_PROPOSAL, Reason.CAPPED_LIMIT}
+
+
+def test_who_says_nothing_worth_verifying_is_asked_less_often():
+    text = plain_text(PROMPT, max_tokens=60)
+    free = Counting(OracleDrafter([text]))
+    rig = Rig({"free": free}, policy="off", shadow_len=4)
+    heard = rig.submit(PROMPT, max_tokens=60)
+    while len(heard.token_ids) < 17:
+        rig.step()
+    asked = free.asked
+    assert asked >= 16
+    rig.run()
+    assert free.asked - asked == pytest.approx((60 - 17) / REST_STEPS, abs=1.5)
+    resting = [row for row in rig.rows if not row.prefill_tokens and not row.shadow_match]
+    assert len(resting) > 25  # no score at all where nobody was asked: silence isn't a miss

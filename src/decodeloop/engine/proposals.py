@@ -17,7 +17,20 @@ from decodeloop.types import Plan, SpeculationMode
 log = logging.getLogger(__name__)
 
 
-Spoken = tuple[dict[str, Draft], ...]  # per sequence: free drafter -> its draft, NO_DRAFT for nothing
+REST_AFTER = 16  # steps of a sequence in which nothing that was said was worth verifying
+REST_STEPS = 4  # then its drafters are asked every so many steps only
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """Per sequence, before there is a plan. drafts: free drafter -> its draft, NO_DRAFT for nothing.
+
+    proposals: what a plan may know of them: the confidence of those that are point masses. A draft that was sampled is
+    no function of the context: choosing by it would change the target's law.
+    """
+
+    drafts: tuple[dict[str, Draft], ...]
+    proposals: tuple[Mapping[str, tuple[float, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +38,7 @@ class Proposals:
     """block: what is played, per sequence. shadows: what each free drafter said, played or not."""
 
     block: DraftBlock
-    shadows: Spoken = ()
-
-
-def confidences(said: Mapping[str, Draft]) -> dict[str, tuple[float, ...]]:
-    """What a plan may know of drafts that exist already: the confidence of those that are point masses.
-
-    A draft that was sampled is no function of the context: choosing by it would change the target's law.
-    """
-    return {name: draft.confidence or (1.0,) * len(draft.tokens) for name, draft in said.items() if draft.q is None}
+    shadows: tuple[Mapping[str, Draft], ...] = ()
 
 
 class Proposers:
@@ -43,26 +48,44 @@ class Proposers:
         self._drafters = dict(drafters)
         self._shadow_len, self._shares_noise = shadow_len, shares_noise
         self.failed: dict[str, str] = {}
+        self._round = 0
+        self._unheeded: dict[int, int] = {}  # by sequence: steps since something was verified
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._drafters)
 
     def speak(self, sequences: Sequence[EngineSequence]) -> Spoken:
-        """What the free drafters would say, per sequence, before there is a plan. Nobody speaks where shadow_len is 0,
-        and nobody for a sequence that wants no speculation."""
-        spoken: Spoken = tuple({} for _ in sequences)
-        asking = [i for i, s in enumerate(sequences) if s.request.speculation.mode is not SpeculationMode.OFF]
-        if not self._shadow_len or not asking:
-            return spoken
+        """What the free drafters would say, before there is a plan.
+
+        Nobody speaks where shadow_len is 0, for a sequence that wants no speculation, or for one that rests.
+        """
+        drafts: tuple[dict[str, Draft], ...] = tuple({} for _ in sequences)
+        if not self._shadow_len:
+            return Spoken(drafts, tuple({} for _ in sequences))
+        self._round += 1
+        free = {name: drafter for name, drafter in self._drafters.items() if drafter.free}
+        wanting = [i for i, s in enumerate(sequences) if s.request.speculation.mode is not SpeculationMode.OFF]
+        asking = [i for i in wanting if not self._rests(sequences[i])]
         requests = [self._request(sequences[i], self._shadow_len) for i in asking]
-        for name, drafter in list(self._drafters.items()):
-            if drafter.free:
-                said = self._ask(name, drafter, requests)
-                if name not in self.failed:
-                    for i, draft in zip(asking, said, strict=True):
-                        spoken[i][name] = draft
-        return spoken
+        for name, drafter in free.items():
+            said = self._ask(name, drafter, requests) if requests else ()
+            if name not in self.failed:
+                for i, draft in zip(asking, said, strict=True):
+                    drafts[i][name] = draft
+        proposals: list[Mapping[str, tuple[float, ...]]] = [_confidences(said) for said in drafts]
+        for i in set(wanting).difference(asking):
+            proposals[i] = dict.fromkeys(free, ())
+        return Spoken(drafts, tuple(proposals))
+
+    def heed(self, sequences: Sequence[EngineSequence], verify_lens: Sequence[int]) -> None:
+        """What was verified in the end: drafters with nothing to verify for a while rest."""
+        for sequence, verify_len in zip(sequences, verify_lens, strict=True):
+            self._unheeded[sequence.id] = 0 if verify_len else self._unheeded.get(sequence.id, 0) + 1
+
+    def _rests(self, sequence: EngineSequence) -> bool:
+        resting = self._unheeded.get(sequence.id, 0) >= REST_AFTER
+        return resting and (self._round + sequence.id) % REST_STEPS != 0
 
     def propose(self, plan: Plan, sequences: Sequence[EngineSequence], spoken: Spoken) -> Proposals:
         """spoken: what was said before the plan, which is not asked again."""
@@ -71,17 +94,18 @@ class Proposers:
         for i, (name, draft_len) in enumerate(zip(plan.drafters, plan.draft_lens, strict=True)):
             if name is None or not draft_len:
                 continue
-            if name in spoken[i] and draft_len <= self._shadow_len:
-                drafts[i] = spoken[i][name].cut(draft_len)
+            if name in spoken.drafts[i] and draft_len <= self._shadow_len:
+                drafts[i] = spoken.drafts[i][name].cut(draft_len)
             else:
                 wanted.setdefault(name, []).append(i)
         for name in [name for name in self._drafters if name in wanted]:
             requests = [self._request(sequences[i], plan.draft_lens[i]) for i in wanted[name]]
             for i, draft in zip(wanted[name], self._ask(name, self._drafters[name], requests), strict=True):
                 drafts[i] = draft.cut(plan.draft_lens[i])
-        return Proposals(DraftBlock(tuple(drafts)), spoken)
+        return Proposals(DraftBlock(tuple(drafts)), spoken.drafts)
 
     def finish(self, sequence: EngineSequence) -> None:
+        self._unheeded.pop(sequence.id, None)
         for name, drafter in list(self._drafters.items()):
             try:
                 drafter.finish(sequence.id, sequence.tokens, sequence.organization)
@@ -116,3 +140,7 @@ class Proposers:
         log.warning("drafter %s failed and is set aside: %r", name, error, exc_info=error)
         self.failed[name] = repr(error)
         del self._drafters[name]
+
+
+def _confidences(said: Mapping[str, Draft]) -> dict[str, tuple[float, ...]]:
+    return {name: draft.confidence or (1.0,) * len(draft.tokens) for name, draft in said.items() if draft.q is None}

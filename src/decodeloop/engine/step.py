@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decodeloop.engine.batching import Packed, pack
 from decodeloop.engine.judging import Judging
 from decodeloop.engine.laps import Laps
-from decodeloop.engine.proposals import Proposals, Proposers, Spoken, confidences
+from decodeloop.engine.proposals import Proposals, Proposers, Spoken
 from decodeloop.engine.records import Judged, Parts, step_record, tally
 from decodeloop.engine.scheduler import Scheduler, Turn
 from decodeloop.engine.sequence import Sequence as EngineSequence
@@ -78,6 +78,7 @@ class Engine:
         proposals = self.proposers.propose(plan, turn.decoding, spoken)
         laps.lap("draft")
         decision = self._allocate(plan, proposals)
+        self.proposers.heed(turn.decoding, decision.verify_lens)
         packed = pack(turn, _submitted(proposals, decision), self.runner.info.vocab_size)
         laps.lap("overhead")
         try:
@@ -101,9 +102,11 @@ class Engine:
         self.proposers.finish(sequence)
 
     def _decode_requests(self, turn: Turn, spoken: Spoken) -> list[DecodeRequest]:
-        return [self._decode_request(*own, turn) for own in zip(turn.decoding, spoken, strict=True)]
+        return [self._decode_request(*own, turn) for own in zip(turn.decoding, spoken.proposals, strict=True)]
 
-    def _decode_request(self, sequence: EngineSequence, said: Mapping[str, Draft], turn: Turn) -> DecodeRequest:
+    def _decode_request(
+        self, sequence: EngineSequence, proposals: Mapping[str, tuple[float, ...]], turn: Turn
+    ) -> DecodeRequest:
         maximum = self._settings.max_draft_len
         limit = min(
             maximum,
@@ -125,7 +128,7 @@ class Engine:
             slo=sequence.request.slo,
             temperature=sequence.request.params.temperature,
             entropy=sequence.entropy,
-            proposals=confidences(said),
+            proposals=proposals,
         )
 
     def _reserve(self, turn: Turn, plan: Plan) -> None:

@@ -81,6 +81,8 @@ class AdaptivePolicy:
         self._paid = PaidDrafting(self._beliefs)
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
+        self._unread: list[StepRecord] = []
+        self._seen = 0
         self._context_tokens = float(TYPICAL_CONTEXT)
         self._gain = 1.0  # of the last decisions over plain, as predicted
 
@@ -99,7 +101,7 @@ class AdaptivePolicy:
         if any(choice.drafter not in self._beliefs.free for choice in choices if choice.draft_len):
             choices = self._paid.settle(step, choices, self._choosing.free_choices(step, choices))
             survival = None
-        if self._settings.max_draft_len >= PROBE_DEPTH:
+        if self._settings.max_draft_len >= PROBE_DEPTH and not self._beliefs.free.issuperset(requests[0].drafters):
             probed = self._paid.probe(step, choices)
             choices, survival = probed, survival if probed is choices else None
         self._open = _Open(step, self._bound(step, choices), survival)
@@ -130,6 +132,15 @@ class AdaptivePolicy:
         return Decision(verify_lens, reasons, found.tokens, ms, self._settings.verifier_admits)
 
     def observe(self, record: StepRecord) -> None:
+        """Learn, several steps at a time: between two steps of the model every touch of our own data is a cold one."""
+        self._unread.append(record)
+        self._seen += 1
+        if len(self._unread) >= min(self._aim.learn_every, 1 + self._seen // 16):
+            unread, self._unread = self._unread, []
+            for each in unread:
+                self._learn(each)
+
+    def _learn(self, record: StepRecord) -> None:
         self._reasons.update(row.reason for row in record.rows)
         tracks = self._beliefs.tracks.of(record.rows)
         caught_up = self._beliefs.read(record, tracks)
@@ -165,6 +176,8 @@ class AdaptivePolicy:
 
     def _bound(self, step: Step, choices: Sequence[Choice]) -> Yardstick | None:
         """Fixed now, before anything is drawn, for drafts whose length may not know them."""
+        if self._settings.verifier_admits >= Knowledge.SELF:
+            return None
         drafters = [choice.drafter for choice in choices]
         known = [request.proposals for request in step.requests]
         rows = bound_rows(drafters, self._settings.verifier_admits, self._options.free_drafters, known)

@@ -28,7 +28,10 @@ class Terms:
 
 
 class Aim(Protocol):
+    """learn_every: steps that may pass before what they showed must count."""
+
     reason: Reason
+    learn_every: int
 
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """The requests of the step that begins."""

@@ -8,12 +8,14 @@ whatever T looks like; stopping at the first decline is not (step times are stai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from decodeloop.types import FloatArray, IntArray
+
+Amount = TypeVar("Amount", float, FloatArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Items:
 class Objective(Protocol):
     """What makes one allocation better than another."""
 
-    def score(self, value: FloatArray, ms: FloatArray) -> FloatArray: ...
+    def score(self, value: Amount, ms: Amount) -> Amount: ...
 
     def price(self, score: float) -> float:
         """What a millisecond is worth, once `score` is known to be attainable."""
@@ -69,8 +71,8 @@ class Objective(Protocol):
 class Rate:
     """Value per millisecond."""
 
-    def score(self, value: FloatArray, ms: FloatArray) -> FloatArray:
-        return np.divide(value, ms)
+    def score(self, value: Amount, ms: Amount) -> Amount:
+        return value / ms
 
     def price(self, score: float) -> float:
         return score
@@ -82,9 +84,8 @@ class Priced:
 
     per_ms: float
 
-    def score(self, value: FloatArray, ms: FloatArray) -> FloatArray:
-        net: FloatArray = value - self.per_ms * ms
-        return net
+    def score(self, value: Amount, ms: Amount) -> Amount:
+        return value - self.per_ms * ms
 
     def price(self, score: float) -> float:
         return self.per_ms

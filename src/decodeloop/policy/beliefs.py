@@ -15,8 +15,10 @@ from decodeloop.policy.slots import Leaves
 from decodeloop.policy.tracks import Affinity, Track, Tracks
 from decodeloop.types import DecodeRequest, FloatArray, IntArray, StepRecord, StepRow
 
+Confidence = Sequence[float] | FloatArray
 FLUSH = 256  # drafts that are learned from together, once there is a record
 FIRST_FLUSH = 4
+FEW = 4  # drafts that are sooner calibrated one by one than as arrays
 SAMPLED_ROWS = 8  # of a step: enough to learn from, however many requests run
 CLASS_KEPT = 1.0 - 1.0 / 256.0  # of the class's rewards, a draft
 PRIOR_STEPS = 4.0  # that the class's record counts for beside a request's own, and survival beside the class's
@@ -94,9 +96,7 @@ class Beliefs:
             survival[rows] = np.cumprod(np.clip(shifted, LEAST, MOST), axis=1)
         return survival
 
-    def calibrated(
-        self, played: Sequence[Affinity | None], confidences: Sequence[Sequence[float] | FloatArray]
-    ) -> FloatArray:
+    def calibrated(self, played: Sequence[Affinity | None], confidences: Sequence[Confidence]) -> FloatArray:
         """[N, K] once drafted: by the drafters' confidence as it has turned out to mean. 0 beyond each draft.
 
         confidences: per request [draft_len] survival by the drafter's word.
@@ -104,7 +104,15 @@ class Beliefs:
         survival = np.zeros((len(played), self.max_draft_len))
         mine = [a if a is not None and len(said) else None for a, said in zip(played, confidences, strict=True)]
         rows = [i for i, affinity in enumerate(mine) if affinity is not None]
-        if rows:
+        if 0 < len(rows) <= FEW:
+            for i in rows:
+                affinity = mine[i]
+                assert affinity is not None
+                own = self._calibrator.survival(
+                    affinity.leaf, confidences[i], affinity.standing, most=self.max_draft_len
+                )
+                survival[i, : len(own)] = own
+        elif rows:
             leaves, standing = _standings(mine)
             said = [confidences[i][: self.max_draft_len] for i in rows]
             drafted = self._positions < np.array([len(values) for values in said])[:, None]
@@ -115,9 +123,9 @@ class Beliefs:
             survival[rows] = np.cumprod(likely, axis=1) * drafted
         return survival
 
-    def first(self, affinity: Affinity, confidence: float) -> float:
-        """Survival of a draft's first token, as `calibrated` would say."""
-        return min(max(self._calibrator.first(affinity.leaf, confidence, affinity.standing), LEAST), MOST)
+    def first(self, affinity: Affinity, confidence: Sequence[float]) -> float:
+        """Survival of a draft's first token."""
+        return self._calibrator.survival(affinity.leaf, confidence, affinity.standing, most=1)[0]
 
     def foreseen(self, step: Sequence[tuple[DecodeRequest, Track]], drafters: Sequence[str | None]) -> FloatArray:
         """[N, K] survival before the step's drafting: by the proposal where it is made already, else by the record."""

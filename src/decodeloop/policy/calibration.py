@@ -14,12 +14,15 @@ arXiv 2305.00070).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from decodeloop.policy.acceptance import LEAST as LEAST_LIKELY
+from decodeloop.policy.acceptance import MOST as MOST_LIKELY
 from decodeloop.policy.acceptance import Runs
 from decodeloop.policy.scorecard import Scorecard
 from decodeloop.policy.slots import Leaves, membership
@@ -80,7 +83,7 @@ class Calibrator:
         self._bin_labels, self._bin_hits = np.zeros((*shape, BINS)), np.zeros((*shape, BINS))
         self._cells = np.arange(leaves.capacity * max_draft_len).reshape(shape) * BINS
         self._depth = np.log1p(np.arange(max_draft_len))
-        self._firsts: dict[int, tuple[list[float], list[float], list[float]]] = {}  # slot -> weights, bins of `first`
+        self._known: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}  # see `_scalars`
         self.scorecard = Scorecard(max_draft_len)
         leaves.tell(self._clear_leaf, self._clear_tenant)
 
@@ -92,19 +95,31 @@ class Calibrator:
         cells = self._cells[slots]
         return Calibration(weights, cells, self._bin_labels.reshape(-1), self._bin_hits.reshape(-1))
 
-    def first(self, slot: int, confidence: float, own: float) -> float:
-        """Acceptance of one draft's first token; what `at(..).predict(..)` says there, for a fraction of its time."""
-        known = self._firsts.get(slot)
+    def survival(self, slot: int, confidence: Sequence[float] | FloatArray, own: float, *, most: int) -> list[float]:
+        """Of the first `most` tokens of one draft: what `at(..).predict(..)` says, sooner for a few tokens."""
+        before, survives, found = 1.0, 1.0, []
+        for position, said in enumerate(map(float, confidence[:most])):
+            (constant, rising, falling, standing), labels, hits = self._scalars(slot, position)
+            c = min(max(said / max(before, 1e-12), LEAST), 1.0 - LEAST)
+            before = said
+            logit = constant + rising * math.log(c) - falling * math.log1p(-c) + standing * own
+            p = 1.0 / (1.0 + math.exp(min(-logit, MOST_LOGIT)))
+            place = int(min(max(BINS / 8.0 * logit + BINS / 2.0, 0.0), BINS - 1.0))
+            p = (hits[place] + BIN_WEIGHT * p) / (labels[place] + BIN_WEIGHT)
+            survives *= min(max(p, LEAST_LIKELY), MOST_LIKELY)
+            found.append(survives)
+        return found
+
+    def _scalars(self, slot: int, position: int) -> tuple[list[float], list[float], list[float]]:
+        """Weights, bins' labels and bins' hits of one position."""
+        known = self._known.get((slot, position))
         if known is None:
-            weights = self._weights[slot, 0] + self._shared[self._leaves.tenant_of[slot], :FEATURES]
-            bins = self._bin_labels[slot, 0].tolist(), self._bin_hits[slot, 0].tolist()
-            known = self._firsts[slot] = weights.tolist(), *bins
-        (constant, rising, falling, standing), labels, hits = known
-        c = min(max(confidence, LEAST), 1.0 - LEAST)
-        logit = constant + rising * math.log(c) - falling * math.log1p(-c) + standing * own
-        p = 1.0 / (1.0 + math.exp(min(-logit, MOST_LOGIT)))
-        place = int(min(max(BINS / 8.0 * logit + BINS / 2.0, 0.0), BINS - 1.0))
-        return (hits[place] + BIN_WEIGHT * p) / (labels[place] + BIN_WEIGHT)
+            shared = self._shared[self._leaves.tenant_of[slot]]
+            weights = self._weights[slot, position] + shared[:FEATURES]
+            weights[0] += shared[FEATURES] * self._depth[position]
+            labels, hits = self._bin_labels[slot, position], self._bin_hits[slot, position]
+            known = self._known[slot, position] = weights.tolist(), labels.tolist(), hits.tolist()
+        return known
 
     def frozen(self, slot: int) -> Calibration:
         """What is believed of one slot now, for good."""
@@ -117,7 +132,7 @@ class Calibrator:
 
         slots: [R]. features: [R, K, FEATURES] (see `featurise`).
         """
-        self._firsts.clear()
+        self._known.clear()
         now = self.at(slots)
         logits = now.curve(features)
         predicted = now.binned(logits)
@@ -140,7 +155,7 @@ class Calibrator:
 
     def forget(self, slot: int, share: float) -> None:
         """A class has changed: loosen what was learned of it, so that its next labels count for more."""
-        self._firsts.clear()
+        self._known.clear()
         self._curvature[slot] *= 1.0 - share
         self._bin_labels[slot] *= 1.0 - share
         self._bin_hits[slot] *= 1.0 - share
@@ -163,13 +178,13 @@ class Calibrator:
         hits[touched] = hits[touched] * kept + member @ y
 
     def _clear_leaf(self, row: int) -> None:
-        self._firsts.clear()
+        self._known.clear()
         self._weights[row] = self._curvature[row] = 0.0
         self._bin_labels[row] = self._bin_hits[row] = 0.0
         self.scorecard.clear(row)
 
     def _clear_tenant(self, row: int) -> None:
-        self._firsts.clear()
+        self._known.clear()
         self._shared[row], self._shared_curvature[row] = START, 0.0
 
 

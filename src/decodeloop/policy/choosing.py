@@ -18,6 +18,7 @@ from decodeloop.types import DecodeRequest, FloatArray, Reason, SpeculationMode
 
 STAYS = 4  # steps that a drafter which can't be heard beforehand stays with a request
 GROWTH_STEPS = 1024  # calls for which one answer is good enough
+WORTH_STEPS = 16  # steps for which the least worth of a proposal is good enough
 LISTEN = 8  # every so many steps, proposals that aren't worth verifying are played all the same
 
 
@@ -51,9 +52,12 @@ class Choosing:
         self._draw = Draw()
         self._growth, self._growth_age = 0.0, GROWTH_STEPS
         self._turn = 0
+        self._worths: dict[tuple[int, int, int, int], float] = {}
 
     def choices(self, step: Step) -> Chosen:
         self._turn += 1
+        if self._turn % WORTH_STEPS == 0:
+            self._worths.clear()
         choices: list[Choice] = []
         contests: list[Contest] = []
         for row, request in enumerate(step.requests):
@@ -110,14 +114,14 @@ class Choosing:
     def _contest(self, step: Step, row: int, choice: Choice) -> Contest | Choice:
         """Who could play for the request, or its choice if nobody is worth it."""
         request, track = step.requests[row], step.tracks[row]
-        candidates, worth = self._candidates(request), step.least_worth
+        candidates, worth = self._candidates(request), self._worth(step)
         likely: dict[str, float] = {}
         for name in candidates:
             said = request.proposals.get(name)
             if said is not None:
                 self._beliefs.free.add(name)
             if said:
-                likely[name] = self._beliefs.first(self._beliefs.affinity(track, request, name), said[0])
+                likely[name] = self._beliefs.first(self._beliefs.affinity(track, request, name), said)
         spoken = [name for name, survival in likely.items() if survival >= worth]
         silent = [name for name in candidates if name not in request.proposals]
         if spoken or silent:
@@ -127,6 +131,14 @@ class Choosing:
         if self._turn % LISTEN == 0:
             return Contest(row, list(likely), ())
         return Choice(0, None, self.why_not(step, max(likely.values())))
+
+    def _worth(self, step: Step) -> float:
+        """step.least_worth, which hardly changes from step to step."""
+        load = step.load
+        key = step.rows, load.running, load.prefill_tokens, load.context_tokens.bit_length()
+        if key not in self._worths:
+            self._worths[key] = step.least_worth
+        return self._worths[key] / step.heaviest
 
     def _decide(self, step: Step, choices: list[Choice], contests: Sequence[Contest]) -> FloatArray | None:
         """Settle the contests in `choices`; returns the survival of what is played where all of it is known."""

@@ -81,12 +81,16 @@ class CostSurface:
         self._regions: dict[tuple[int, int], _Region] = {}
         self._step = self._seen = 0
         self._curves: dict[tuple[int, int], FloatArray] = {}  # (about as much context, sequences) -> ms at the knots
+        self._points: dict[tuple[int, int, int], float] = {}  # and (tokens, ..) -> ms, since asking is most of the time
         self._last: dict[tuple[int, int], int] = {}  # (about as many sequences, cell of tokens) -> step last seen
         for sample in samples:
             self._last[_octave(sample.sequences), _cell(sample.tokens)] = 0
 
     def step_ms(self, tokens: int, context: int, sequences: int) -> float:
-        return float(np.interp(tokens, self._knots, self._at_knots(context, sequences)))
+        point = tokens, _about(context), sequences
+        if point not in self._points:
+            self._points[point] = float(np.interp(tokens, self._knots, self._at_knots(context, sequences)))
+        return self._points[point]
 
     def step_ms_many(self, tokens: IntArray, context: int, sequences: int) -> FloatArray:
         """[...] as step_ms, for each of `tokens`."""
@@ -130,7 +134,7 @@ class CostSurface:
         self._step = max(self._step, record.step)
         self._seen += 1
         if self._seen % REFRESH_STEPS == 0:
-            self._curves.clear()
+            self._forget_curves()
         tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
         self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
         self._rest.learn([1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms)
@@ -178,12 +182,16 @@ class CostSurface:
 
         What a few steps teach and a few per cent of context change hardly show, so a curve serves for a while.
         """
-        key = round(CONTEXT_STEPS * math.log2(1 + max(context, 0))), sequences
+        key = _about(context), sequences
         if key not in self._curves:
             if len(self._curves) >= MOST_CURVES:
-                self._curves.clear()
+                self._forget_curves()
             self._curves[key] = self._computed(context, sequences)
         return self._curves[key]
+
+    def _forget_curves(self) -> None:
+        self._curves.clear()
+        self._points.clear()
 
     def _computed(self, context: int, sequences: int) -> FloatArray:
         shape = self._surface
@@ -241,6 +249,10 @@ class _Region:
         visits = float(self.visits[cell])
         self._deviation[cell] += max(1.0 / (visits + 10.0), CELL_GAIN) * surprise
         self.visits[cell] = visits + 1.0
+
+
+def _about(context: int) -> int:
+    return round(CONTEXT_STEPS * math.log2(1 + max(context, 0)))
 
 
 def _octave(sequences: int) -> int:

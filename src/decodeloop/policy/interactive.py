@@ -37,6 +37,7 @@ class Interactive:
     """frontier: 0 ignores objectives (Z_most = 0: all throughput), 0.5 lets lateness weigh up to 5-fold, 1 17-fold."""
 
     reason = Reason.INTERACTIVE
+    learn_every = 1  # who is late is a matter of single steps
 
     def __init__(self, options: AdaptiveOptions) -> None:
         self._frontier, self._default = options.frontier, options.tpot_ms

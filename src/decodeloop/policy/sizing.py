@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from decodeloop.policy.aim import Aim, Market, Terms
-from decodeloop.policy.allocate import Allocation, Items, allocate
+from decodeloop.policy.allocate import Allocation, Items, Objective, allocate
 from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.fair import allocate_fairly
 from decodeloop.policy.guard import Guard
@@ -68,7 +68,12 @@ class Step:
         if self.load.prefill_tokens:
             plain_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
         a_token_ms = float(((ms[1:] - ms[0]) / np.arange(1, most + 1)).min())
-        return WORTH_MARGIN * a_token_ms * self.rows / plain_ms / self.aim.heaviest(self.tracks)
+        return WORTH_MARGIN * a_token_ms * self.rows / plain_ms
+
+    @cached_property
+    def heaviest(self) -> float:
+        """How much more a token of somebody in this step may be worth than of someone without an objective."""
+        return self.aim.heaviest(self.tracks)
 
     @cached_property
     def credit(self) -> FloatArray:
@@ -89,6 +94,8 @@ class Step:
 
     def items(self, survival: FloatArray) -> Items:
         """Requests are told apart by the length of their context only where it matters."""
+        if self.rows == 1:
+            return Items(survival, None, None, self.certain, self.credit)
         contexts, each_ms = [request.context_tokens for request in self.requests], self.costs.token_context_ms()
         if each_ms * (max(contexts) - min(contexts)) <= EXTRA_MATTERS * self.plain_ms:
             return Items(survival, None, None, self.certain, self.credit)
@@ -99,12 +106,27 @@ class Step:
         """The best verify lengths. survival: [N, K], of which `drafted` positions exist."""
         items = self.items(survival)
         terms = self.terms(items, drafted)
+        if self.rows == 1 and terms.weights is None and self.certain is None and not self.spent_ms:
+            return self._alone(survival[0].tolist(), drafted, terms.objective)
         if terms.weights is not None:
             items = replace(items, weights=terms.weights)
         budget = self.guard.interference()
         if math.isinf(budget) or self.rows == 1:  # one alone is in nobody's way
             return allocate(items, self.ms(drafted), terms.objective)
         return allocate_fairly(items, self.ms(drafted), self.plain_ms, budget, terms.objective)
+
+    def _alone(self, survival: Sequence[float], drafted: int, objective: Objective) -> Allocation:
+        """`allocate` for one request: the best of its draft's prefixes. Arrays would take longer to make."""
+        plain, tokens = 1 + self.load.prefill_tokens, 1.0
+        best_ms = self.costs.step_ms(plain, self.load.context_tokens, self.sequences)
+        best, best_tokens, score = 0, 1.0, float(objective.score(1.0, best_ms))
+        for length in range(1, min(drafted, len(survival)) + 1):
+            tokens += survival[length - 1]
+            ms = self.costs.step_ms(plain + length, self.load.context_tokens, self.sequences)
+            mine = float(objective.score(tokens, ms))
+            if mine > score:
+                best, best_tokens, best_ms, score = length, tokens, ms, mine
+        return Allocation(np.array([best]), best_tokens, best_ms, score, score)
 
     def _step_ms(self, least: int, drafted: int) -> FloatArray:
         tokens = np.arange(least, least + drafted + 1)

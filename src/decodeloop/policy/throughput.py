@@ -21,6 +21,7 @@ class Throughput:
     the rate of the mixed step would call it cheap, and the prompts would wait for it."""
 
     reason = Reason.THROUGHPUT
+    learn_every = 8
 
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """Whoever they are."""
