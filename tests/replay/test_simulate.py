@@ -11,7 +11,7 @@ from decodeloop.evaluation.acceptance import BySurvival
 from decodeloop.evaluation.fleet import Limits
 from decodeloop.evaluation.roofline import H100, Hardware, Model, Roofline, StraightLines
 from decodeloop.evaluation.rules import Best, Fixed, Off
-from decodeloop.evaluation.simulate import SAMPLED, Fleet, simulate, simulate_closed
+from decodeloop.evaluation.simulate import Fleet, simulate, simulate_closed
 from decodeloop.evaluation.steady import inversion, speedup
 from decodeloop.evaluation.workload import Arrival, poisson
 from decodeloop.types import RequestClass
@@ -122,19 +122,22 @@ def test_the_best_rule_is_never_behind_and_knows_when_to_stop(load):
     rates = {}
     for name, rule in rules.items():
         apart = fleet(rule, replicas=9, split=8 / 9, acceptance=laws)
-        rates[name] = simulate_closed(apart, mixed, seconds=3.0, ramp_s=2.0)[0].tokens_per_s
+        rates[name] = simulate_closed(apart, mixed, seconds=1.5, ramp_s=1.0)[0].tokens_per_s
     assert rates["best"] >= 0.97 * max(rates.values())
     assert rates["fixed"] < rates["off"] if load == 400 else rates["fixed"] > rates["off"]
 
 
-def test_a_large_fleet_is_simulated_by_a_sample_of_it():
+def test_a_large_fleet_is_simulated_by_a_sample_of_it(monkeypatch):
+    sampled = 12
+    monkeypatch.setattr("decodeloop.evaluation.simulate.SAMPLED", sampled)
+
     def rates(replicas):
         arrivals = [Arrival(t, 500, 60) for t in poisson(2.0 * replicas, 6, seed=3)]
         return simulate(fleet(Off, replicas=replicas), arrivals, until_s=6.0)[0]
 
-    whole, large = rates(SAMPLED), rates(4 * SAMPLED)
-    assert large.simulated_replicas == SAMPLED
-    assert large.tokens_per_s == pytest.approx(4 * whole.tokens_per_s, rel=0.08)
+    whole, large = rates(sampled), rates(4 * sampled)
+    assert large.simulated_replicas == sampled
+    assert large.tokens_per_s == pytest.approx(4 * whole.tokens_per_s, rel=0.1)
     assert large.tpot_ms["p50"] == pytest.approx(whole.tpot_ms["p50"], rel=0.05)
 
 
@@ -148,7 +151,7 @@ def test_ten_thousand_accelerators_of_unmeasured_hardware():
 
 
 def test_splitting_prefill_off_steadies_the_decoding():
-    arrivals = [Arrival(t, 6000, 60) for t in poisson(6, 12, seed=5)]
+    arrivals = [Arrival(t, 6000, 60) for t in poisson(6, 5, seed=5)]
     together, _ = simulate(fleet(Off, replicas=4), arrivals)
     apart, served = simulate(fleet(Off, replicas=4, split=0.5, transfer_ms=5.0), arrivals)
     assert apart.tpot_ms["p95"] < together.tpot_ms["p95"]

@@ -120,14 +120,14 @@ class _Table:
 
 
 class Recorded:
-    """A request behaves as some recorded one of its class: each step, as some step of that one."""
+    """A request behaves as a recorded one, the one it names or some of its class: each step, as some step of that."""
 
     def __init__(self, histories: Iterable[History]) -> None:
         self._table = _Table(histories)
         self.depth = self._table.depth
 
     def assign(self, arrival: Arrival, rng: np.random.Generator) -> int:
-        return self._table.some(arrival.request_class, rng)
+        return self._table.some(arrival.request_class, rng) if arrival.text is None else arrival.text
 
     def draw(self, natures: IntArray, produced: IntArray, rng: np.random.Generator) -> Drafts:
         chosen = self._table.starts[natures] + (rng.random(len(natures)) * self._table.counts[natures]).astype(np.int64)

@@ -8,9 +8,9 @@ answers.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -88,13 +88,22 @@ def simulate(
 
 
 def simulate_closed(
-    fleet: Fleet, clients: Sequence[Arrival], *, seconds: float, ramp_s: float = 0.0, seed: int = 0
+    fleet: Fleet,
+    clients: Sequence[Arrival],
+    *,
+    seconds: float,
+    ramp_s: float = 0.0,
+    seed: int = 0,
+    following: Iterator[Arrival] | None = None,
 ) -> tuple[Simulated, list[Served]]:
-    """Every client sends its request again as soon as it is answered. The ramp is left out of the figures."""
+    """Every client sends the next of `following`, or its own request again, as soon as it is answered.
+
+    The ramp is left out of the figures.
+    """
     if fleet.replicas > SAMPLED:
         raise ValueError(f"clients that wait are simulated one by one: at most {SAMPLED} replicas")
     loop = _Loop(fleet, fleet.replicas, np.random.default_rng(seed))
-    loop.repeats = True
+    loop.following = repeat(None) if following is None else following
     for client in clients:
         loop.arrive(client)
     loop.run(ramp_s)
@@ -125,7 +134,7 @@ class _Loop:
         self._decoding = [i for i, replica in enumerate(self.replicas) if replica.decodes]
         self.now_s = self.started_s = 0.0
         self.served: list[Served] = []
-        self.repeats = False
+        self.following: Iterator[Arrival | None] | None = None  # of clients that wait; None: nobody does
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._ticket = count()
         self._stepping: set[int] = set()
@@ -178,8 +187,8 @@ class _Loop:
         if not request.done:
             moved_s = self.now_s + self.fleet.transfer_ms / 1e3
             self._at(moved_s, lambda: self._route(request, prefill=False))
-        elif self.repeats:
-            self.arrive(replace(request.arrival, at_s=self.now_s))
+        elif self.following is not None:
+            self.arrive(replace(next(self.following) or request.arrival, at_s=self.now_s))
 
 
 def _summary(fleet: Fleet, loop: _Loop, until_s: float | None) -> Simulated:
