@@ -10,10 +10,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """cache: where models and measurements are kept. variables: for ${NAME} references in configuration files."""
+    """cache: where models and measurements are kept. signing_key: what certificates are signed with.
+
+    variables: for ${NAME} references in configuration files.
+    """
 
     cache: Path
     variables: Mapping[str, str]
+    signing_key: Path = Path("signing.pem")
 
     @property
     def models(self) -> Path:
@@ -21,7 +25,16 @@ class Environment:
 
 
 def read_environment() -> Environment:
-    """DECODELOOP_CACHE, else XDG_CACHE_HOME/decodeloop, else ~/.cache/decodeloop."""
+    """Cache: DECODELOOP_CACHE, else XDG_CACHE_HOME/decodeloop, else ~/.cache/decodeloop.
+
+    Signing key: DECODELOOP_SIGNING_KEY, else XDG_CONFIG_HOME/decodeloop/signing.pem, else under ~/.config.
+    """
     own = os.environ.get("DECODELOOP_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Environment(Path(own) if own else Path(base) / "decodeloop", dict(os.environ))
+    key = os.environ.get("DECODELOOP_SIGNING_KEY")
+    settings = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Environment(
+        cache=Path(own) if own else Path(base) / "decodeloop",
+        variables=dict(os.environ),
+        signing_key=Path(key) if key else Path(settings) / "decodeloop" / "signing.pem",
+    )

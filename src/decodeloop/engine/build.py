@@ -117,13 +117,15 @@ def build_engine(
     runner: Runner | None = None,
     measure: Measure | None = None,
     extra_drafters: Mapping[str, Drafter] | None = None,
+    verifier: Verifier | None = None,
     observers: tuple[Observer, ...] = (),
     recorder: StepRecorder | None = None,
 ) -> EmbeddedEngine:
     """An engine for `checkpoint`.
 
     runner: an opened one, else `settings` choose. measure: what gives a learning policy its costs.
-    extra_drafters: beside those that `settings` name. recorder: a started one, which its owner closes.
+    extra_drafters: beside those that `settings` name. verifier: instead of the one that they name.
+    recorder: a started one, which its owner closes.
 
     Raises:
         ValueError: settings that can't hold, unknown names, or what doesn't fit in memory, with the numbers.
@@ -133,7 +135,7 @@ def build_engine(
     runner.allocate_kv(memory.kv_blocks)
     cache = KvCache(memory.kv_blocks, runner.info.block_tokens, prefix_caching=settings.prefix_caching)
     scheduler = Scheduler(cache, settings, memory.max_context)
-    verifier = verifiers.load(settings.verifier)()
+    verifier = verifier or verifiers.load(settings.verifier)()
     playing = {**open_drafters(checkpoint, settings, runner, memory.max_context), **(extra_drafters or {})}
     policy = open_policy(settings, verifier, (lambda: measure(runner, memory)) if measure else None)
     shadow_len = settings.shadow_len

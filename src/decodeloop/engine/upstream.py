@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from decodeloop.engine.build import EmbeddedEngine
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.job import Job
+from decodeloop.governance.certificate import Regime
 from decodeloop.types import ChatPrompt, Chunk, Load, ModelCard, Request, RequestRefused
 
 DRAIN_S = 10.0
@@ -21,8 +22,11 @@ INTAKE_THREADS = 4  # that a long text holds up no other
 class EmbeddedUpstream:
     """Implements the gateway's Upstream contract over one engine."""
 
-    def __init__(self, engine: EmbeddedEngine, *, created: int) -> None:
+    def __init__(self, engine: EmbeddedEngine, *, created: int, regime: Callable[[], Regime] | None = None) -> None:
+        """regime: reads what certificates are about; slow, hence run beside the start and told by `describe` after."""
         self._engine = engine
+        self._read_regime = regime
+        self._regime: asyncio.Task[Regime] | None = None
         self._card = ModelCard(engine.name, created, engine.max_context)
         self._texts = ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="decodeloop-intake")
         # Compiling a hostile grammar takes seconds: it delays other grammars, and no plain request.
@@ -30,6 +34,8 @@ class EmbeddedUpstream:
 
     async def start(self) -> None:
         self._engine.worker.start()
+        if self._read_regime is not None:
+            self._regime = asyncio.create_task(asyncio.to_thread(self._read_regime))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close, DRAIN_S)
@@ -49,7 +55,10 @@ class EmbeddedUpstream:
         return self._engine.counters()
 
     def describe(self) -> Mapping[str, Any]:
-        return self._engine.describe()
+        regime = self._regime
+        known = regime is not None and regime.done() and not regime.cancelled() and regime.exception() is None
+        told = {"regime": asdict(regime.result())} if regime is not None and known else {}
+        return {**self._engine.describe(), **told}
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         loop = asyncio.get_running_loop()

@@ -58,3 +58,14 @@ class Pinned:
                 return Verdict(i, (*draft.tokens[:i], chance.draw(rows[i].probs, rows.position(i), start)))
         last = len(draft.tokens)
         return Verdict(last, (*draft.tokens, chance.draw(rows[last].probs, rows.position(last), start)))
+
+
+class KeepsAll:
+    """Says whatever was drafted."""
+
+    admits = Knowledge.SELF
+    shares_noise = True
+
+    def judge(self, draft: Draft, rows: TargetRows, chance: Chance) -> Verdict:
+        last = len(draft.chain().tokens)
+        return Verdict(last, (*draft.tokens, chance.coupled(rows[last], rows.position(last))))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Level(StrEnum):
@@ -58,6 +59,14 @@ class Check:
     @property
     def controlled(self) -> bool:
         return bool(self.controls) and all(control.caught for control in self.controls)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Check:
+        power = tuple(Power(**each) for each in data["power"])
+        return cls(**{**data, "power": power, "controls": tuple(Control(**each) for each in data["controls"])})
 
 
 def verdict_of(checks: Sequence[Check]) -> Verdict:

@@ -16,19 +16,25 @@ from decodeloop.evaluation.lossless.contingency import CELLS, Evidence, against_
 from decodeloop.evaluation.lossless.outcome import Check, Control, Power
 from decodeloop.speculation import NO_DRAFT, Verifier
 from decodeloop.speculation.sampling import Distribution, RequestChance
-from decodeloop.types import IntArray
+from decodeloop.types import FloatArray, IntArray
 
 CATCHES = 0.99  # the probability that the stated deviation is caught with
 CONTROL = 1.5  # times the detectable deviation: what the control puts in
+_AT_ONCE = 64  # draws
 _SIDE = 5  # likeliest tokens a side of a table of pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """p after a prompt, shaped by a request."""
+    """p after a prompt, shaped by a request. logits: what it comes of, and at which temperature, if by nothing else."""
 
     prompt: tuple[int, ...]
     p: Distribution
+    logits: FloatArray | None = None
+    temperature: float = 1.0
+
+
+Draw = Callable[[Row, Sequence[tuple[RequestChance, int]]], Sequence[int]]  # (noise, position) -> token, of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,15 @@ class _Single:
         return self.at + i
 
 
+def drawing(verifier: Verifier) -> Draw:
+    """What the verifier says without a draft."""
+    return lambda row, asked: [
+        verifier.judge(NO_DRAFT, _Single(row.p, position), chance).emitted[0] for chance, position in asked
+    ]
+
+
 def check_sampler(
-    verifier: Verifier,
+    draw: Draw,
     rows: Sequence[Row],
     *,
     draws: int,
@@ -55,7 +68,7 @@ def check_sampler(
 ) -> Check:
     """draws: seeds a row. alpha: of the whole check, spread evenly over its four tests."""
     drawn = [
-        _drawn(verifier, row, draws, lambda done, i=i: progress(i * draws + done, len(rows) * draws))  # type: ignore[misc]
+        _drawn(draw, row, draws, lambda done, i=i: progress(i * draws + done, len(rows) * draws))  # type: ignore[misc]
         for i, row in enumerate(rows)
     ]
     each = alpha / 4
@@ -81,16 +94,16 @@ def check_sampler(
     )
 
 
-def _drawn(verifier: Verifier, row: Row, draws: int, progress: Callable[[int], None]) -> IntArray:
+def _drawn(draw: Draw, row: Row, draws: int, progress: Callable[[int], None]) -> IntArray:
     """[3, draws]: at a position, at the next, and at the first for another choice. Seeds count from 0."""
     at = len(row.prompt)
     found = np.empty((3, draws), dtype=np.int64)
-    for seed in range(draws):
+    for start in range(0, draws, _AT_ONCE):
+        seeds = range(start, min(draws, start + _AT_ONCE))
         for place, (position, choice) in enumerate(((at, 0), (at + 1, 0), (at, 1))):
-            chance = RequestChance.of(seed, row.prompt, choice)
-            found[place, seed] = verifier.judge(NO_DRAFT, _Single(row.p, position), chance).emitted[0]
-        if seed % 64 == 63:
-            progress(seed + 1)
+            asked = [(RequestChance.of(seed, row.prompt, choice), position) for seed in seeds]
+            found[place, start : start + len(seeds)] = draw(row, asked)
+        progress(seeds.stop)
     return found
 
 
