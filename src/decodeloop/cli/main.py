@@ -8,6 +8,7 @@ import sys
 import typer
 
 from decodeloop import __version__
+from decodeloop.cli.certify import app as certify
 from decodeloop.cli.doctor import doctor
 from decodeloop.cli.economics import economics
 from decodeloop.cli.frontier import frontier
@@ -37,6 +38,7 @@ app.command()(frontier)
 app.command()(pilot)
 app.command()(report)
 app.add_typer(policy)
+app.add_typer(certify)
 app.command("simulate")(simulate_command)
 
 

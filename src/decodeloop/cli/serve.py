@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.models.sources import DEFAULT_MODEL
 from decodeloop.engine.recorder import StepRecorder
+from decodeloop.engine.regime import read_regime
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.upstream import EmbeddedUpstream
 from decodeloop.gateway.app import build_app
@@ -123,7 +125,11 @@ def _serve(settings: ServeConfig, environment: Environment, governance: Governan
                 measure=measured_costs(checkpoint, settings.engine, environment),
                 recorder=recorder,
             )
-            upstream = EmbeddedUpstream(engine, created=int(checkpoint.path.stat().st_mtime))
+            upstream = EmbeddedUpstream(
+                engine,
+                created=int(checkpoint.path.stat().st_mtime),
+                regime=partial(read_regime, engine, settings.engine),
+            )
             _greet(settings, engine, bound.getsockname()[1])
             _listen(settings, {EMBEDDED: upstream}, bound, governance)
         finally:
