@@ -63,7 +63,7 @@ def by_position(histogram: Sequence[int]) -> tuple[tuple[float, ...] | None, tup
         return None, None
     kept = [sum(histogram[k:]) for k in range(len(histogram))]
     survival = tuple(count / drafts for count in kept[1:])
-    return survival, tuple(after / before for before, after in itertools.pairwise(kept))
+    return survival, tuple(after / before for before, after in itertools.pairwise(kept) if before)
 
 
 def phase_times(requests: Sequence[RequestResult]) -> TimePart | None:

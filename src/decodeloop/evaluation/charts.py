@@ -31,7 +31,7 @@ def style() -> str:
     ink += " .chart .mark{{stroke:{0}}} .chart .halo{{stroke:{3}}}"
     return (
         ".chart{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;max-width:100%;height:auto;display:block}"
-        " .chart .line{fill:none;stroke-width:2} .chart .band{opacity:.16;stroke:none} .chart .grid{stroke-width:.6}"
+        " .chart .line{fill:none;stroke-width:2} .chart .band{opacity:.11;stroke:none} .chart .grid{stroke-width:.6}"
         " .chart .axis{stroke-width:1} .chart .whisker{stroke-width:2} .chart .halo{fill:none}"
         " .chart .strong{font-weight:600}\n"
         + "\n".join([ink.format("#1d2329", "#59636e", "#d8dee4", "#ffffff"), *light])
@@ -75,7 +75,7 @@ class Scale:
 
 def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round values within [low, high], about so many."""
-    if not high > low:
+    if not high - low > 1e-12 * max(abs(low), abs(high), 1e-12):
         return [low]
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
@@ -147,7 +147,7 @@ def legend(labels: Sequence[str], y: float, *, left: float = 8.0) -> tuple[str, 
     """(drawing, height): marks with their series' names, broken into lines that fit."""
     parts, x, row = [], left, 0
     for i, label in enumerate(labels):
-        width = 26.0 + CHARACTER * len(shortened(label))
+        width = 34.0 + CHARACTER * len(shortened(label))
         if x > left and x + width > WIDTH - 8.0:
             x, row = left, row + 1
         at = y + 18.0 * row

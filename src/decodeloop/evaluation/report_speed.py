@@ -34,9 +34,7 @@ def cliff_section(results: Results, arm: str, cells: Cells) -> Section:
     ratios = {cell: ratio_of(logs, cells=len(cells)) for cell, logs in cells.items()}
     classes = list(dict.fromkeys(c for _, c in ratios))
     by_class = {c: {level: r for (level, d), r in ratios.items() if d is c} for c in classes}
-    bands = [
-        Band(str(c), [(at, r.ratio, r.low, r.high) for at, r in sorted(own.items())]) for c, own in by_class.items()
-    ]
+    bands = [Band(str(c), [_drawn(at, r) for at, r in sorted(own.items())]) for c, own in by_class.items()]
     axis = "requests at once" if closed else "requests offered a second"
     heads = ("class", *(load_name(level, closed=closed) for level in results.plan.levels), "stops paying between")
     rows = tuple(
@@ -58,6 +56,13 @@ def cliff_section(results: Results, arm: str, cells: Cells) -> Section:
         tables=(Table(heads, rows),),
         notes=(f"95 % intervals that hold for all {len(cells)} cells together.",),
     )
+
+
+def _drawn(at: float, found: Ratio) -> tuple[float, float, float, float]:
+    """One block has no interval, and none is drawn."""
+    if found.blocks < 2:
+        return at, found.ratio, found.ratio, found.ratio
+    return at, found.ratio, found.low, found.high
 
 
 def _guide(arm: str, results: Results) -> str:
