@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from decodeloop.evaluation.pilot import Criteria, WorkloadAsked, plan_of, read_pilot, seeded, suite_of
+from decodeloop.evaluation.pilot import Criteria, WorkloadAsked, plan_of, read_pilot, settled, suite_of
 from decodeloop.evaluation.pilot_prediction import predictions
 from decodeloop.evaluation.pilot_verdict import judge
 from decodeloop.evaluation.report_words import Answer
@@ -187,9 +187,12 @@ def test_shares_are_what_the_plan_weighs_by():
     assert [arm.reset for arm in plan.arms] == ["emptied", "emptied"]
 
 
-def test_every_request_has_a_seed_and_keeps_its_own():
-    work = [WorkRequest(id=f"r{i}", prompt="x", params={"seed": 7} if i == 0 else {}) for i in range(3)]
-    seeds = [r.params["seed"] for r in seeded(Workload(name="w", requests=tuple(work)), 1).requests]
+def test_every_request_has_a_seed_and_a_temperature_and_keeps_its_own():
+    own = {"seed": 7, "temperature": 0.5}
+    work = [WorkRequest(id=f"r{i}", prompt="x", params=own if i == 0 else {}) for i in range(3)]
+    params = [r.params for r in settled(Workload(name="w", requests=tuple(work)), 1, 0.0).requests]
+    seeds = [each["seed"] for each in params]
+    assert [each["temperature"] for each in params] == [0.5, 0.0, 0.0]
     assert seeds[0] == 7
     assert len(set(seeds)) == 3
     assert all(0 <= seed < 2**31 for seed in seeds)

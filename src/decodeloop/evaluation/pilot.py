@@ -24,13 +24,15 @@ SPECULATING = ("static", "adaptive")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadAsked:
     """file: a workload (None: the suite that is shipped), in one of the importers' formats. per_class: requests kept of
-    each class. shares: real volume of each class, in any unit; {}: the workload's own weights."""
+    each class. shares: real volume of each class, in any unit; {}: the workload's own weights. temperature: of requests
+    that name none: servers' defaults differ."""
 
     file: str | None = None
     form: str = "workload"
     per_class: int = 24
     shares: Mapping[str, float] = field(default_factory=dict)
     max_tokens: int | None = 48
+    temperature: float = 0.0
 
     def __post_init__(self) -> None:
         if self.per_class < 1:
@@ -179,15 +181,16 @@ def suite_of(asked: WorkloadAsked, *, seed: int, read: Workload | None = None) -
         whole = mini_suite(asked.per_class, seed=seed, classes=tuple(shares))
     else:
         whole = sample(only(read, tuple(shares)), asked.per_class, seed=seed)
-    return seeded(weigh(whole, shares) if shares else whole, seed)
+    return settled(weigh(whole, shares) if shares else whole, seed, asked.temperature)
 
 
-def seeded(workload: Workload, seed: int) -> Workload:
-    """Requests that name no seed get one, so that every arm draws the same answer where its law is the same."""
+def settled(workload: Workload, seed: int, temperature: float) -> Workload:
+    """Requests that name no seed or temperature get one, so that every arm draws the same answer where its law is the
+    same."""
 
     def own(request: WorkRequest) -> WorkRequest:
         drawn = int.from_bytes(hashlib.sha256(f"{seed} {request.id}".encode()).digest()[:4]) >> 1
-        return replace(request, params={"seed": drawn, **request.params})
+        return replace(request, params={"seed": drawn, "temperature": temperature, **request.params})
 
     return replace(workload, requests=tuple(own(request) for request in workload.requests))
 
