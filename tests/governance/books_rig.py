@@ -54,6 +54,7 @@ def opening(id: str, limits: Sequence[Limit], bound: Usage, *, now_s: float = NO
 
 async def agree(books: Any, holds: Sequence[Hold]) -> None:
     """Counters hold what the ledger was charged plus what is open: checked over all time, for `holds`' counters."""
+    await books.flush()
     together: Counter[str] = Counter()
     by_unit = {hold.counter: hold.unit for hold in holds}
     for entry in await books.rows(0.0, 1e12):

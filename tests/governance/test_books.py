@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from books_rig import ANA, NOON_S, PRICE, Clock, agree, limit, opening, row
 from decodeloop.gateway.store import Idempotency, Refusal, Reserved, StoreUnavailable
+from decodeloop.gateway.store.shared import SharedBooks
 from decodeloop.gateway.store.sqlite import SqliteBooks
 from decodeloop.governance.ledger import Outcome
 from decodeloop.governance.quota import Limit, Unit, Window
@@ -27,16 +28,28 @@ STANDING = Clock()
 HUNDRED = Usage(prompt=60, completion=40)
 
 
+Books = SqliteBooks | SharedBooks
+Path = str | tuple[str, str]
+
+
+@pytest.fixture(params=["sqlite", "shared"])
+def path(request: pytest.FixtureRequest, tmp_path: Any) -> Path:
+    """Where the books are: a file, or a database and counters."""
+    return str(tmp_path / "books.sqlite3") if request.param == "sqlite" else request.getfixturevalue("shared")
+
+
 @pytest.fixture
-def path(tmp_path: Any) -> str:
+def file(tmp_path: Any) -> str:
     return str(tmp_path / "books.sqlite3")
 
 
-def books(path: str, instance: str = "one", clock: Callable[[], float] = STANDING, **options: Any) -> SqliteBooks:
-    return SqliteBooks(path, instance=instance, clock=clock, **options)
+def books(path: Path, instance: str = "one", clock: Callable[[], float] = STANDING) -> Books:
+    if isinstance(path, str):
+        return SqliteBooks(path, instance=instance, clock=clock)
+    return SharedBooks(*path, instance=instance, clock=clock)
 
 
-def run(work: Callable[..., Any], *each: SqliteBooks) -> Any:
+def run(work: Callable[..., Any], *each: Books) -> Any:
     async def whole() -> Any:
         for one in each:
             await one.start()
@@ -49,13 +62,20 @@ def run(work: Callable[..., Any], *each: SqliteBooks) -> Any:
     return asyncio.run(whole())
 
 
-async def grow(one: SqliteBooks, id: str, limits: Sequence[Limit], bound: Usage) -> Reserved:
+async def settled(one: Books) -> None:
+    """Notes and settlements are recorded."""
+    while isinstance(one, SharedBooks) and len(one._tasks) > 2:
+        await asyncio.sleep(0.001)
+    await one.flush()
+
+
+async def grow(one: Books, id: str, limits: Sequence[Limit], bound: Usage) -> Reserved:
     larger = opening(id, limits, bound)
     return await one.extend(larger.reservation, larger.holds)
 
 
-def test_a_budget_for_ten_admits_ten_of_many_at_once(path: str) -> None:
-    async def work(one: SqliteBooks) -> None:
+def test_a_budget_for_ten_admits_ten_of_many_at_once(path: Path) -> None:
+    async def work(one: Books) -> None:
         got = await asyncio.gather(*[one.reserve(opening(f"r{i}", LIMITS, HUNDRED)) for i in range(40)])
         assert sum(each.refusal is None for each in got) == 10
         assert {each.refusal for each in got} == {None, Refusal.LIMIT}
@@ -64,8 +84,8 @@ def test_a_budget_for_ten_admits_ten_of_many_at_once(path: str) -> None:
     run(work, books(path))
 
 
-def test_gateways_share_a_budget(path: str) -> None:
-    async def work(*each: SqliteBooks) -> None:
+def test_gateways_share_a_budget(path: Path) -> None:
+    async def work(*each: Books) -> None:
         got = await asyncio.gather(
             *[one.reserve(opening(f"{i}-{j}", LIMITS, HUNDRED)) for j in range(20) for i, one in enumerate(each)]
         )
@@ -74,8 +94,8 @@ def test_gateways_share_a_budget(path: str) -> None:
     run(work, books(path), books(path, "two"), books(path, "three"))
 
 
-def test_what_was_not_used_is_free_again(path: str) -> None:
-    async def work(one: SqliteBooks) -> None:
+def test_what_was_not_used_is_free_again(path: Path) -> None:
+    async def work(one: Books) -> None:
         for place in range(30):  # of 100 reserved 20 are used: 30 fit one after another, though not at once
             id = f"r{place}"
             assert (await one.reserve(opening(id, LIMITS, HUNDRED))).refusal is None
@@ -87,8 +107,8 @@ def test_what_was_not_used_is_free_again(path: str) -> None:
     run(work, books(path))
 
 
-def test_a_request_settles_once(path: str) -> None:
-    async def work(one: SqliteBooks) -> None:
+def test_a_request_settles_once(path: Path) -> None:
+    async def work(one: Books) -> None:
         await one.reserve(opening("r", LIMITS, HUNDRED))
         for tokens in (5, 9):
             one.settle(row("r", Usage(prompt=15, completion=tokens)))
@@ -99,7 +119,7 @@ def test_a_request_settles_once(path: str) -> None:
 
 
 @pytest.mark.parametrize("known", [None, Usage(prompt=15, completion=7)])
-def test_a_gateway_that_died_is_charged_and_put_right_later(path: str, known: Usage | None) -> None:
+def test_a_gateway_that_died_is_charged_and_put_right_later(path: Path, known: Usage | None) -> None:
     clock = Clock()
 
     async def work() -> None:
@@ -108,18 +128,19 @@ def test_a_gateway_that_died_is_charged_and_put_right_later(path: str, known: Us
         await dead.reserve(opening("r", LIMITS, HUNDRED))
         if known is not None:
             dead.checkpoint([("r", known)])
-        await dead.flush()
+        await settled(dead)
         clock.now_s += 10
         await alive.start()
         assert len(await alive.open()) == 1, "its lease isn't over: it may live"
         clock.now_s += 10
         await alive._beat_once()
+        await settled(alive)
         (entry,) = await alive.rows(0, 1e12)
         assert (entry.outcome, entry.usage) == (Outcome.ESTIMATED, known or HUNDRED)
         holds = opening("x", LIMITS, HUNDRED).holds
         await agree(alive, holds)
         dead.settle(row("r", Usage(prompt=15, completion=9)))  # it was only asleep
-        await dead.flush()
+        await settled(dead)
         both = await alive.rows(0, 1e12)
         assert [each.outcome for each in both] == [Outcome.ESTIMATED, Outcome.CORRECTION] or len(both) == 2
         assert sum(each.usage.completion for each in both) == 9
@@ -131,8 +152,8 @@ def test_a_gateway_that_died_is_charged_and_put_right_later(path: str, known: Us
     asyncio.run(work())
 
 
-def test_a_reservation_grows_as_far_as_the_budget(path: str) -> None:
-    async def work(one: SqliteBooks) -> None:
+def test_a_reservation_grows_as_far_as_the_budget(path: Path) -> None:
+    async def work(one: Books) -> None:
         await one.reserve(opening("r", LIMITS, HUNDRED))
         more = Usage(prompt=60, completion=900)
         assert (await grow(one, "r", LIMITS, more)).refusal is None
@@ -146,10 +167,10 @@ def test_a_reservation_grows_as_far_as_the_budget(path: str) -> None:
     run(work, books(path))
 
 
-def test_an_idempotency_key_is_billed_once(path: str) -> None:
+def test_an_idempotency_key_is_billed_once(path: Path) -> None:
     key = Idempotency("acme", "k", b"body")
 
-    async def work(one: SqliteBooks) -> None:
+    async def work(one: Books) -> None:
         async def again(name: Idempotency = key) -> Refusal | None:
             return (await one.reserve(opening("second", LIMITS, HUNDRED, idempotency=name))).refusal
 
@@ -166,10 +187,10 @@ def test_an_idempotency_key_is_billed_once(path: str) -> None:
     run(work, books(path))
 
 
-def test_a_key_whose_request_failed_unbilled_may_be_tried_again(path: str) -> None:
+def test_a_key_whose_request_failed_unbilled_may_be_tried_again(path: Path) -> None:
     key = Idempotency("acme", "k", b"body")
 
-    async def work(one: SqliteBooks) -> None:
+    async def work(one: Books) -> None:
         for id in ("first", "second"):
             assert (await one.reserve(opening(id, LIMITS, HUNDRED, idempotency=key))).refusal is None
             one.settle(row(id, Usage(), Outcome.FAILED))
@@ -177,10 +198,10 @@ def test_a_key_whose_request_failed_unbilled_may_be_tried_again(path: str) -> No
     run(work, books(path))
 
 
-def test_counters_are_rebuilt_under_load_without_a_false_refusal(path: str) -> None:
+def test_counters_are_rebuilt_under_load_without_a_false_refusal(file: str) -> None:
     """A key at 60 % of its cap, 16 requests at a time of 2 % each, which fit; the counters are rebuilt all along."""
 
-    async def work(one: SqliteBooks, two: SqliteBooks) -> None:
+    async def work(one: Books, two: Books) -> None:
         big = (limit(10_000),)
         await one.reserve(opening("base", big, Usage(prompt=6000)))
         one.settle(row("base", Usage(prompt=6000)))
@@ -205,7 +226,7 @@ def test_counters_are_rebuilt_under_load_without_a_false_refusal(path: str) -> N
         await agree(one, opening("x", big, HUNDRED).holds)
         assert await one.used([(opening("x", big, HUNDRED).holds[0].counter, 0)]) == (6000 + 96 * 8,)
 
-    run(work, books(path), books(path, "two"))
+    run(work, books(file), books(file, "two"))
 
 
 def _exact(connection: Any) -> None:
@@ -216,12 +237,12 @@ def _exact(connection: Any) -> None:
     assert counter == settled + held
 
 
-def test_a_rolling_window_never_holds_more_than_its_amount(path: str) -> None:
+def test_a_rolling_window_never_holds_more_than_its_amount(path: Path) -> None:
     clock = Clock()
     minute = (limit(1000, Unit.TOKENS, Window.MINUTE),)
     admitted: list[float] = []
 
-    async def work(one: SqliteBooks) -> None:
+    async def work(one: Books) -> None:
         for step in range(240):
             clock.now_s = NOON_S + step * 1.7
             id = f"r{step}"
@@ -248,7 +269,7 @@ def test_a_rolling_window_never_holds_more_than_its_amount(path: str) -> None:
 def test_whatever_happens_counters_are_ledger_plus_reservations(history: list[tuple[str, int, int]]) -> None:
     clock = Clock()
 
-    async def work(one: SqliteBooks) -> None:
+    async def work(one: Books) -> None:
         two = books_of_a_dead_gateway(one, clock)
         holds = opening("x", LASTING, HUNDRED).holds
         names = {}
@@ -271,7 +292,7 @@ def test_whatever_happens_counters_are_ledger_plus_reservations(history: list[tu
     run(work, books(":memory:", clock=clock))
 
 
-def books_of_a_dead_gateway(one: SqliteBooks, clock: Clock) -> Any:
+def books_of_a_dead_gateway(one: Books, clock: Clock) -> Any:
     async def die(step: int) -> None:
         one._instance = f"reborn-{step}"
         clock.now_s += 100
@@ -289,8 +310,8 @@ def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path: Any) -> None:
     asyncio.run(work())
 
 
-def test_a_full_disk_refuses_and_recovers(path: str) -> None:
-    async def work(one: SqliteBooks) -> None:
+def test_a_full_disk_refuses_and_recovers(file: str) -> None:
+    async def work(one: Books) -> None:
         await one.reserve(opening("r", LIMITS, HUNDRED))
         pages = await one._do(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
         await one._do(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
@@ -303,7 +324,7 @@ def test_a_full_disk_refuses_and_recovers(path: str) -> None:
         await one._beat_once()
         assert [entry.request_id for entry in await one.rows(0, 1e12)] == ["r"], "nothing settled was lost"
 
-    run(work, books(path))
+    run(work, books(file))
 
 
 def test_who_asks_decides_which_counters_are_held() -> None:

@@ -8,11 +8,11 @@ import sys
 import typer
 
 from decodeloop import __version__
-from decodeloop.cli.certify import app as certify
 from decodeloop.cli.doctor import doctor
 from decodeloop.cli.economics import economics
 from decodeloop.cli.frontier import frontier
 from decodeloop.cli.generate import generate
+from decodeloop.cli.governing import audit, budgets, configuration, grants, keys, ledger
 from decodeloop.cli.models import models
 from decodeloop.cli.pilot import pilot
 from decodeloop.cli.policy import app as policy
@@ -38,8 +38,13 @@ app.command()(frontier)
 app.command()(pilot)
 app.command()(report)
 app.add_typer(policy)
-app.add_typer(certify)
 app.command("simulate")(simulate_command)
+app.add_typer(keys, name="keys")
+app.add_typer(grants, name="grants")
+app.add_typer(budgets, name="budgets")
+app.add_typer(ledger, name="ledger")
+app.add_typer(audit, name="audit")
+app.add_typer(configuration, name="config")
 
 
 def _show_version(wanted: bool) -> None:

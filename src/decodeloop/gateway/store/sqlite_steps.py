@@ -154,8 +154,9 @@ def settle(db: Connection, row: LedgerRow) -> None:
             db.execute("DELETE FROM idempotency WHERE request_id = ?", (row.request_id,))  # it may be tried again
         return
     entries = db.execute(f"{_SELECT} WHERE request_id = ? ORDER BY entry", (row.request_id,)).fetchall()
-    if not entries:  # it was served while nothing could be reserved
-        _enter(db, row, ())
+    if not entries:  # it was served while nothing could be reserved; or it never came to be
+        if row.usage != Usage():
+            _enter(db, row, ())
     elif len(entries) == 1 and from_values(entries[0]).outcome is Outcome.ESTIMATED:
         _correct(db, from_values(entries[0]), row, read_holds(entries[0][-1]))
 

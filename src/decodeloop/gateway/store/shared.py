@@ -1,0 +1,269 @@
+"""Books of several gateways: counters in Redis, everything durable in PostgreSQL.
+
+A reservation is counted in Redis, then recorded in PostgreSQL, and stands only when both are done; a settlement is
+entered in PostgreSQL, then counted in Redis. Whatever dies in between, PostgreSQL knows what is owed: Redis is copied
+from it when it has been restarted, and corrected from it when a gateway has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from decodeloop.gateway.store import Opening, Record, Refusal, Reserved, StoreUnavailable
+from decodeloop.gateway.store.batches import Batches
+from decodeloop.gateway.store.postgres import PostgresJournal, Stale
+from decodeloop.gateway.store.redis_counters import Rebuilding, RedisCounters
+from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation
+from decodeloop.governance.quota import Hold
+from decodeloop.types import Usage
+
+__all__ = ["SharedBooks"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+RETRY_S = 0.25
+READ_S = 2.0
+
+
+class _Current(Exception):
+    """The copy is good already."""
+
+
+class SharedBooks:
+    """Implements Books and Records. instance, clock, lease_s: as for SqliteBooks."""
+
+    def __init__(
+        self, postgres: str, redis: str, *, instance: str, clock: Callable[[], float], lease_s: float = 15.0
+    ) -> None:
+        self._journal, self._counters = PostgresJournal(postgres), RedisCounters(redis)
+        self._instance, self._clock, self._lease_s = instance, clock, lease_s
+        self._reserving = Batches(self._record)
+        self._settling: list[LedgerRow] = []
+        self._owed: dict[str, tuple[int, ...]] = {}  # what Redis has yet to be told of settlements
+        self._copying = asyncio.Lock()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self._journal.start()
+        self._reserving.start()
+        self._tasks = [asyncio.create_task(self._settles()), asyncio.create_task(self._beats())]
+        await self._beat_once()
+
+    async def close(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._lease_s):
+                await self.flush()
+        for task in self._tasks:
+            task.cancel()
+        self._reserving.stop()
+        with suppress(StoreUnavailable):
+            await self._journal.forget_instance(self._instance)
+        await self._journal.close()
+        await self._counters.close()
+
+    async def reserve(self, opening: Opening) -> Reserved:
+        id = opening.reservation.id
+        for _ in range(ATTEMPTS):
+            generation = ""
+            used: tuple[int, ...] = ()
+            if opening.holds:
+                try:
+                    generation, place, used = await self._counted(
+                        lambda: self._counters.reserve(id, self._instance, opening.holds)
+                    )
+                except StoreUnavailable:
+                    self._owe(id, ())  # it may have been counted all the same
+                    raise
+                if place >= 0 and await self._settled_first():
+                    continue
+                if place >= 0:
+                    return Reserved(used, Refusal.LIMIT, place)
+            try:
+                recorded = await self._reserving.submit((generation, opening))
+            except StoreUnavailable:  # or recorded: a settlement of nothing makes both sure
+                self._owe(id, ())
+                self.settle(replace(opening.reservation.row, ended_s=self._clock(), outcome=Outcome.FAILED))
+                raise
+            if recorded is None:
+                return Reserved(used)
+            await self._release(id)
+            if isinstance(recorded, Reserved):
+                return recorded
+            await self._beat_once()
+            await self._copy()
+        raise StoreUnavailable("the counters change too often")
+
+    async def extend(self, reservation: Reservation, holds: tuple[Hold, ...]) -> Reserved:
+        if not holds:
+            extended = await self._journal.extend("", reservation, holds)
+            return Reserved(refusal=None if extended else Refusal.LIMIT)
+        generation, place, used = await self._counted(
+            lambda: self._counters.reserve(reservation.id, self._instance, holds)
+        )
+        if place >= 0:
+            return Reserved(used, Refusal.LIMIT, place)
+        if not await self._journal.extend(generation, reservation, holds):
+            return Reserved(used, Refusal.LIMIT)  # what Redis holds too much is released with the rest
+        return Reserved(used)
+
+    def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
+        async def note() -> None:
+            with suppress(StoreUnavailable):
+                await self._journal.checkpoint(usages)
+
+        task = asyncio.create_task(note())
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    def settle(self, row: LedgerRow) -> None:
+        self._settling.append(row)
+        self._wake()
+
+    async def flush(self) -> None:
+        await self._idle.wait()
+
+    async def rows(self, since_s: float, until_s: float) -> Sequence[LedgerRow]:
+        await self._settled()
+        return await self._journal.rows(since_s, until_s)
+
+    async def open(self) -> Sequence[tuple[Reservation, tuple[Hold, ...]]]:
+        await self._settled()
+        return await self._journal.open()
+
+    async def used(self, counters: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+        return await self._counted(lambda: self._counters.used(counters))
+
+    async def rebuild(self) -> None:
+        """Compute all counters anew from the settled charges and the open reservations."""
+        async with self._copying, self._journal.fenced() as (_, generation, snapshot):
+            await self._counters.load(generation, snapshot.settled, snapshot.open)
+
+    async def revision(self) -> int:
+        return await self._journal.revision()
+
+    async def read(self) -> Sequence[Record]:
+        return await self._journal.read()
+
+    async def put(self, record: Record) -> None:
+        await self._journal.put(record)
+
+    async def remove(self, kind: str, id: str) -> bool:
+        return await self._journal.remove(kind, id)
+
+    async def _settled(self) -> None:
+        """Until what was queued is entered, or for as long as a reader may wait."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_S):
+                await self.flush()
+
+    async def _settled_first(self) -> bool:
+        """Whether there were settlements of ours that a refusal should not come before, and they are done now."""
+        if self._idle.is_set():
+            return False
+        await self._settled()
+        return self._idle.is_set()
+
+    async def _record(self, openings: Sequence[tuple[str, Opening]]) -> Sequence[Stale | Reserved | None]:
+        return await self._journal.reserve(openings, self._instance, self._clock())
+
+    async def _counted(self, ask: Callable[[], Awaitable[T]]) -> T:
+        for _ in range(ATTEMPTS):
+            try:
+                return await ask()
+            except Rebuilding:
+                await self._copy()
+        raise StoreUnavailable("the counters are being copied")
+
+    async def _copy(self) -> None:
+        """Give Redis a copy, unless it has the one that holds: of all gateways that see it missing, one makes it."""
+        async with self._copying:
+            with suppress(_Current):
+                current = await self._journal.generation()
+                if current and await self._counters.generation() == current:
+                    return
+                async with self._journal.fenced() as (previous, generation, snapshot):
+                    if previous != current:
+                        raise _Current  # another made one meanwhile
+                    await self._counters.load(generation, snapshot.settled, snapshot.open)
+                    log.warning("the counters were copied: %d reservations are open", len(snapshot.open))
+
+    async def _release(self, id: str) -> None:
+        with suppress(Rebuilding):
+            try:
+                await self._counters.settle(id, ())
+            except StoreUnavailable:
+                self._owe(id, ())
+                raise
+
+    def _owe(self, id: str, amounts: tuple[int, ...]) -> None:
+        self._owed[id] = amounts
+        self._wake()
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._work.set()
+
+    async def _settles(self) -> None:
+        """Enter settlements, then count them; what can't be done now is done later, in that order."""
+        while True:
+            self._work.clear()
+            try:
+                await self._enter()
+                await self._pay()
+            except StoreUnavailable as error:
+                log.warning("%d settlements wait: %s", len(self._settling) + len(self._owed), error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if not self._settling and not self._owed:
+                self._idle.set()
+                await self._work.wait()
+
+    async def _enter(self) -> None:
+        while self._settling:
+            batch = {row.request_id: row for row in reversed(self._settling[:200])}  # of one request the first counts
+            settled = await self._journal.settle(list(batch.values()))
+            del self._settling[:200]
+            for id, result in zip(batch, settled, strict=True):
+                if result.amounts is not None:
+                    self._owed[id] = result.amounts
+                if result.differences:
+                    with suppress(Rebuilding):
+                        await self._counters.adjust(result.generation, result.differences)
+
+    async def _pay(self) -> None:
+        for id, amounts in list(self._owed.items()):
+            await self._counted(lambda id=id, amounts=amounts: self._counters.settle(id, amounts))  # type: ignore[misc]
+            if self._owed.get(id) == amounts:
+                del self._owed[id]
+
+    async def _beats(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            try:
+                await self._beat_once()
+            except StoreUnavailable as error:
+                log.warning("%s", error)
+
+    async def _beat_once(self) -> None:
+        """Say that this gateway lives, and charge for the dead."""
+        estimates, dead = await self._journal.beat(self._instance, self._clock(), self._lease_s)
+        if estimates:
+            log.warning("%d requests of gateways that died are charged by estimate", len(estimates))
+        for row in estimates:
+            self.settle(row)
+        told = {row.request_id for row in estimates}
+        for instance in dead:
+            held = [id for id in await self._counters.held_by(instance) if id not in told]
+            charges = await self._journal.charges(held)
+            for id in held:
+                self._owe(id, charges.get(id, ()))
