@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decodeloop.engine.proposals import REST_AFTER
 from decodeloop.engine.totals import Totals
 from decodeloop.speculation import DraftBlock, DrafterSetup
 from decodeloop.speculation.drafters.ngram import NgramDrafter
@@ -169,7 +170,7 @@ def test_free_drafters_are_shadow_scored_when_not_played():
     rig = Rig({"oracle": OracleDrafter([text]), "wrong": WrongDrafter([text], VOCAB)}, policy="off", shadow_len=5)
     rig.generate(PROMPT, max_tokens=20)
     scored = [row.shadow_match for row in rig.rows if not row.prefill_tokens]
-    assert all(match == {"oracle": 1, "wrong": 0} for match in scored[:-5])
+    assert all(match == {"oracle": 1, "wrong": 0} for match in scored[:REST_AFTER])
 
 
 def test_a_deadline_ends_a_request_and_frees_it():

@@ -10,7 +10,7 @@ import pytest
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.hedge import Draw, weights
 from decodeloop.policy.slots import Leaves, membership
-from decodeloop.policy.tracks import LEAST_CREDIT, MOST_CREDIT, Tracks, credit
+from decodeloop.policy.tracks import FIRST_CREDIT, LEAST_CREDIT, MOST_CREDIT, Tracks
 from decodeloop.types import DecodeRequest, Load, Reason, RequestClass, StepRecord, StepRow
 
 EDIT, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
@@ -201,8 +201,20 @@ def test_credit_is_booked_within_limits():
     for accepted, expected in ((9, MOST_CREDIT), (0, LEAST_CREDIT)):
         taught = record(row(accepted=accepted, emitted=accepted + 1))
         for _ in range(40):
-            credit(taught, tracks.of(taught.rows), due=1.5)
+            tracks.credit(taught, tracks.of(taught.rows), due=1.5)
         assert tracks.of([request()])[0].credit == expected
+
+
+def test_a_new_request_begins_with_what_its_class_has_typically():
+    tracks = Tracks()
+    assert tracks.of([request("unknown")])[0].credit == FIRST_CREDIT
+    for accepted, kind in ((3, EDIT), (0, CHAT)):
+        taught = record(row("old", request_class=kind, accepted=accepted, emitted=accepted + 1))
+        for _ in range(1000):
+            tracks.credit(taught, tracks.of(taught.rows), due=1.5)
+    gaining, losing = tracks.of([request("new", request_class=EDIT), request("also new", request_class=CHAT)])
+    assert gaining.credit > 0.9 * MOST_CREDIT
+    assert losing.credit < 0.0
 
 
 def test_hedge_weighs_by_reward_and_draws_without_chance():

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, Drafter, DraftRequest
-from decodeloop.types import Plan, SpeculationMode
+from decodeloop.types import Plan, RequestClass, SpeculationMode
 
 log = logging.getLogger(__name__)
 
 
-REST_AFTER = 16  # steps of a sequence in which nothing that was said was worth verifying
-REST_STEPS = 4  # then its drafters are asked every so many steps only
+REST_AFTER = 12  # steps of a sequence in which nothing that was said was worth verifying
+REST_STEPS = 6  # then its drafters are asked every so many steps only
+HOPELESS = 0.04  # of its class's steps with something worth verifying: a new sequence begins at rest
+HEEDED_KEPT = 1.0 - 1.0 / 256.0  # of a class's share of such steps, a step of one sequence
+MAX_CLASSES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Proposers:
         self.failed: dict[str, str] = {}
         self._round = 0
         self._unheeded: dict[int, int] = {}  # by sequence: steps since something was verified
+        self._heeded: dict[tuple[str, RequestClass], float] = {}  # share of steps, discounted
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,12 +84,25 @@ class Proposers:
 
     def heed(self, sequences: Sequence[EngineSequence], verify_lens: Sequence[int]) -> None:
         """What was verified in the end: drafters with nothing to verify for a while rest."""
+        if not self._shadow_len:
+            return
         for sequence, verify_len in zip(sequences, verify_lens, strict=True):
-            self._unheeded[sequence.id] = 0 if verify_len else self._unheeded.get(sequence.id, 0) + 1
+            self._unheeded[sequence.id] = 0 if verify_len else self._waited(sequence) + 1
+            own = _class_of(sequence)
+            if own not in self._heeded and len(self._heeded) >= MAX_CLASSES:
+                del self._heeded[next(iter(self._heeded))]
+            heeded = float(verify_len > 0)
+            self._heeded[own] = heeded + HEEDED_KEPT * (self._heeded.get(own, 1.0) - heeded)
+
+    def _waited(self, sequence: EngineSequence) -> int:
+        """Steps since something of this sequence was verified; one of a hopeless class is taken to have waited."""
+        known = self._unheeded.get(sequence.id)
+        if known is None:
+            return REST_AFTER if self._heeded.get(_class_of(sequence), 1.0) < HOPELESS else 0
+        return known
 
     def _rests(self, sequence: EngineSequence) -> bool:
-        resting = self._unheeded.get(sequence.id, 0) >= REST_AFTER
-        return resting and (self._round + sequence.id) % REST_STEPS != 0
+        return self._waited(sequence) >= REST_AFTER and (self._round + sequence.id) % REST_STEPS != 0
 
     def propose(self, plan: Plan, sequences: Sequence[EngineSequence], spoken: Spoken) -> Proposals:
         """spoken: what was said before the plan, which is not asked again."""
@@ -140,6 +157,10 @@ class Proposers:
         log.warning("drafter %s failed and is set aside: %r", name, error, exc_info=error)
         self.failed[name] = repr(error)
         del self._drafters[name]
+
+
+def _class_of(sequence: EngineSequence) -> tuple[str, RequestClass]:
+    return sequence.organization, sequence.request.request_class
 
 
 def _confidences(said: Mapping[str, Draft]) -> dict[str, tuple[float, ...]]:

@@ -27,7 +27,6 @@ from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.policy.overrides import Choice, plan_of
 from decodeloop.policy.paid import PROBE_DEPTH, PaidDrafting, expected_survival
 from decodeloop.policy.sizing import Step
-from decodeloop.policy.tracks import credit
 from decodeloop.types import (
     CostModel,
     Decision,
@@ -159,7 +158,7 @@ class AdaptivePolicy:
             self._guard.observe(record, spent_ms, plain_ms)
             promised = self._guard.interference()
             if plain_ms > 0.0 and math.isfinite(promised):
-                credit(record, tracks, (1.0 - promised) * spent_ms / plain_ms)
+                self._beliefs.tracks.credit(record, tracks, (1.0 - promised) * spent_ms / plain_ms)
 
     def describe(self) -> Mapping[str, Any]:
         return {

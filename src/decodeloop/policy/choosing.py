@@ -19,7 +19,7 @@ from decodeloop.types import DecodeRequest, FloatArray, Reason, SpeculationMode
 STAYS = 4  # steps that a drafter which can't be heard beforehand stays with a request
 GROWTH_STEPS = 1024  # calls for which one answer is good enough
 WORTH_STEPS = 16  # steps for which the least worth of a proposal is good enough
-LISTEN = 8  # every so many steps, proposals that aren't worth verifying are played all the same
+LISTEN = 16  # every so many steps, proposals that aren't worth verifying are played all the same
 
 
 @dataclass(frozen=True, slots=True)

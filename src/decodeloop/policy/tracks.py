@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from decodeloop.types import DecodeRequest, StepRecord, StepRow
+from decodeloop.types import DecodeRequest, RequestClass, StepRecord, StepRow
 
 CAPACITY = 4096  # requests; the least recently seen is forgotten first
 OWN_KEPT = 0.5 ** (1 / 16)  # a draft: half of a request's record is of its last 16
@@ -13,6 +13,9 @@ OWN_WEIGHT = 1.0  # information that its class's record counts for beside the re
 STANDING = 3.0  # logits, either way
 REWARD_KEPT = 1.0 - 1.0 / 12.0  # a step
 LEAST_CREDIT, MOST_CREDIT = -4.0, 8.0  # tokens
+FIRST_CREDIT = 2.0  # tokens, of a class that nobody knows
+TYPICAL_KEPT = 1.0 - 1.0 / 256.0  # of a class's typical credit, a step of one request
+MAX_CLASSES = 1024
 
 
 class Affinity:
@@ -59,27 +62,37 @@ class Track:
 
 
 class Tracks:
+    """A new request begins with what its class has in credit typically: whose kind has its share of the gain by and by
+    can wait for it, whose hasn't can't."""
+
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._tracks: OrderedDict[tuple[str, str], Track] = OrderedDict()
+        self._typical: dict[tuple[str, RequestClass], float] = {}
 
     def of(self, requests: Sequence[DecodeRequest | StepRow]) -> list[Track]:
         """Each request's track, begun now if it is new."""
-        return [self._one((request.tenant, request.request_id)) for request in requests]
+        return [self._one(request) for request in requests]
 
-    def _one(self, key: tuple[str, str]) -> Track:
+    def _one(self, request: DecodeRequest | StepRow) -> Track:
+        key = request.tenant, request.request_id
         track = self._tracks.get(key)
         if track is None:
             if len(self._tracks) >= self._capacity:
                 self._tracks.popitem(last=False)
             track = self._tracks[key] = Track()
+            track.credit = self._typical.get((request.tenant, request.request_class), FIRST_CREDIT)
         else:
             self._tracks.move_to_end(key)
         return track
 
-
-def credit(record: StepRecord, tracks: Sequence[Track], due: float) -> None:
-    """Book a step in which every decoding request was due `due` tokens. tracks: of the record's rows."""
-    for row, track in zip(record.rows, tracks, strict=True):
-        if row.emitted + row.discarded and not row.prefill_tokens:
-            track.credit = min(max(track.credit + row.accepted + 1 - due, LEAST_CREDIT), MOST_CREDIT)
+    def credit(self, record: StepRecord, tracks: Sequence[Track], due: float) -> None:
+        """Book a step in which every decoding request was due `due` tokens. tracks: of the record's rows."""
+        for row, track in zip(record.rows, tracks, strict=True):
+            if row.emitted + row.discarded and not row.prefill_tokens:
+                track.credit = min(max(track.credit + row.accepted + 1 - due, LEAST_CREDIT), MOST_CREDIT)
+                key = row.tenant, row.request_class
+                if key not in self._typical and len(self._typical) >= MAX_CLASSES:
+                    del self._typical[next(iter(self._typical))]
+                typical = self._typical.get(key, FIRST_CREDIT)
+                self._typical[key] = track.credit + TYPICAL_KEPT * (typical - track.credit)
