@@ -1,0 +1,217 @@
+"""What routing brings: all classes mixed on one engine with two pools, the router on and off.
+
+python benchmarks/routing.py [--blocks 8] [--load 8] [--tokens 48] [--json]
+
+One engine serves two pools: `speculative` (always drafts) and `plain`. First each class is measured in both, which
+gives the pools their `gains`; then mixed traffic is sent in mirrored blocks, with the router choosing and with all of it
+going to `speculative`, as an engine with one static setting does. Cost is machine time: each request's share of its
+steps, as the engine attributes it. Intervals: paired by block, 95 %, both figures together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from decodeloop.evaluation.statistics import paired_ratio
+
+PROMPTS = Path(__file__).parent / "data" / "classes.jsonl"
+PHASES = ("prefill_ms", "draft_ms", "verify_ms", "sample_ms", "overhead_ms")
+PATIENCE_S = 180.0
+GAIN_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Served:
+    request_class: str
+    machine_ms: float
+    tokens: int
+    tpot_ms: float
+    pool: str
+
+
+@contextmanager
+def server(folder: Path, gains: Mapping[str, Any]) -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    pools = {
+        "speculative": {"upstreams": ["embedded"], "regime": "fixed", "gains": dict(gains)},
+        "plain": {"upstreams": ["embedded"], "regime": "plain"},
+    }
+    engine = {"policy": "fixed", "draft_len": 4, "drafters": ["ngram"], "prefix_caching": False}
+    path = folder / "gateway.yaml"
+    path.write_text(yaml.safe_dump({"engine": engine, "gateway": {"port": port, "pools": pools}}))
+    with (folder / "gateway.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "decodeloop", "serve", "--config", str(path)], stdout=log, stderr=log
+        )
+        try:
+            _wait(f"http://127.0.0.1:{port}/ready", process, folder / "gateway.log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            if httpx.get(url, timeout=2).status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.3)
+    raise SystemExit(f"the server is not ready:\n{log.read_text()[-2000:]}")
+
+
+async def ask(client: httpx.AsyncClient, prompt: Mapping[str, str], tokens: int, pool: str | None) -> Served:
+    creative = prompt["class"] == "creative_writing"
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": prompt["prompt"]}],
+        "max_tokens": tokens,
+        "temperature": 1.0 if creative else 0.0,
+        "seed": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "decodeloop": {"class": prompt["class"]},
+    }
+    headers = {} if pool is None else {"x-decodeloop-pool": pool}
+    first_s = last_s = 0.0
+    first_tokens, final = 0, {}
+    async with client.stream(
+        "POST", "/v1/chat/completions", json={**body, "return_token_ids": True}, headers=headers
+    ) as got:
+        if got.status_code != 200:
+            raise SystemExit(f"{got.status_code}: {(await got.aread())[:300]!r}")
+        async for line in got.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event, now_s = json.loads(line[6:]), time.perf_counter()
+            if any(choice.get("token_ids") for choice in event["choices"]):
+                last_s = now_s
+                if not first_s:
+                    first_s, first_tokens = now_s, len(event["choices"][0]["token_ids"])
+            if event.get("decodeloop"):
+                final = event
+    own, count = final["decodeloop"], final["usage"]["completion_tokens"]
+    later = count - first_tokens
+    return Served(
+        request_class=prompt["class"],
+        machine_ms=sum(own[phase] for phase in PHASES),
+        tokens=count,
+        tpot_ms=1e3 * (last_s - first_s) / later if later > 0 else 0.0,
+        pool=got.headers["x-decodeloop-pool"],
+    )
+
+
+async def turn(
+    url: str, prompts: Sequence[Mapping[str, str]], load: int, tokens: int, pool: str | None
+) -> list[Served]:
+    waiting = list(reversed(prompts))
+    served: list[Served] = []
+
+    async def run(client: httpx.AsyncClient) -> None:
+        while waiting:
+            served.append(await ask(client, waiting.pop(), tokens, pool))
+
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=load)) as client:
+        await asyncio.gather(*(run(client) for _ in range(load)))
+    return served
+
+
+def by_class(prompts: Sequence[Mapping[str, str]]) -> dict[str, list[Mapping[str, str]]]:
+    found: dict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for prompt in prompts:
+        found[prompt["class"]].append(prompt)
+    return found
+
+
+def per_token_ms(served: Sequence[Served]) -> float:
+    return sum(each.machine_ms for each in served) / sum(each.tokens for each in served)
+
+
+def measure_gains(url: str, prompts: Sequence[Mapping[str, str]], load: int, tokens: int) -> dict[str, Any]:
+    gains: dict[str, Any] = {}
+    for name, own in by_class(prompts).items():
+        ratios = []
+        for _ in range(GAIN_ROUNDS):
+            plain = asyncio.run(turn(url, own[:load], load, tokens, "plain"))
+            drafted = asyncio.run(turn(url, own[:load], load, tokens, "speculative"))
+            ratios.append(per_token_ms(plain) / per_token_ms(drafted))
+        gains[name] = [[load, round(statistics.median(ratios), 3)]]
+        print(f"gain of {name} at load {load}: {gains[name][0][1]}", file=sys.stderr)
+    return gains
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def compare(url: str, prompts: Sequence[Mapping[str, str]], blocks: int, load: int, tokens: int) -> dict[str, Any]:
+    """Cost a request and the slow end of time per token, of the router against the static pool."""
+    cost: dict[str, list[float]] = {"on": [], "off": []}
+    slow: dict[str, list[float]] = {"on": [], "off": []}
+    pools: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for block in range(blocks):
+        order = ("on", "off", "off", "on") if block % 2 == 0 else ("off", "on", "on", "off")
+        told: dict[str, list[Served]] = {"on": [], "off": []}
+        for arm in order:
+            told[arm] += asyncio.run(turn(url, prompts, load, tokens, None if arm == "on" else "speculative"))
+        for arm, served in told.items():
+            cost[arm].append(sum(each.machine_ms for each in served) / len(served))
+            slow[arm].append(percentile([each.tpot_ms for each in served], 0.99))
+        for each in told["on"]:
+            pools[each.request_class][each.pool] += 1
+        print(f"block {block + 1} of {blocks}: {cost['on'][-1] / cost['off'][-1]:.3f} of the cost", file=sys.stderr)
+    return {
+        "cost_ratio": asdict(paired_ratio(cost["on"], cost["off"], cells=2)),
+        "tpot_p99_ratio": asdict(paired_ratio(slow["on"], slow["off"], cells=2)),
+        "cost_ms_a_request": {arm: statistics.mean(values) for arm, values in cost.items()},
+        "tpot_p99_ms": {arm: statistics.mean(values) for arm, values in slow.items()},
+        "pools_with_router": {name: dict(counts) for name, counts in pools.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--load", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--each", type=int, default=4, help="prompts of each class in a turn")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    everything = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
+    classes = by_class(everything)
+    measured = [prompt for own in classes.values() for prompt in own[: options.load]]
+    mixed = [own[options.load + place] for place in range(options.each) for own in classes.values()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with server(folder, {}) as url:
+            gains = measure_gains(url, measured, options.load, options.tokens)
+        with server(folder, gains) as url:
+            asyncio.run(turn(url, mixed, options.load, 8, None))  # warm
+            told = compare(url, mixed, options.blocks, options.load, options.tokens)
+    told = {"gains": gains, "load": options.load, "requests_a_turn": len(mixed), **told}
+    print(json.dumps(told) if options.json else json.dumps(told, indent=2))
+
+
+if __name__ == "__main__":
+    main()
