@@ -19,7 +19,7 @@ from decodeloop.engine.runners import Runner, runners
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.policy.cost import CostSurface
 from decodeloop.speculation import Drafter
-from decodeloop.types import Chunk, RequestRefused, StepRecord
+from decodeloop.types import Chunk, Request, RequestRefused, Slo, StepRecord
 
 MEASURING_S = 10.0  # of step costs
 
@@ -30,7 +30,8 @@ class Answer:
 
     request_id: str
     token_ids: tuple[int, ...]
-    tpot_ms: float  # decode time a token after the first, the engine's own
+    tpot_ms: float  # from the first chunk to the last, a token after those of the first
+    slo: Slo = Slo()
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class _Turn:
 
     def next(self) -> None:
         prepared = next(self._stream)
-        self._loop.submit(prepared, _Listener(self, prepared.request.id))
+        self._loop.submit(prepared, _Listener(self, prepared.request))
 
     def ended(self, job: Job | None, answer: Answer) -> None:
         if job is not None:
@@ -139,9 +140,11 @@ class _Turn:
 class _Listener:
     """Reads one answer."""
 
-    def __init__(self, turn: _Turn, request_id: str) -> None:
-        self._turn, self._id, self._tokens = turn, request_id, []
-        self._tpot_ms = 0.0
+    def __init__(self, turn: _Turn, request: Request) -> None:
+        self._turn, self._request = turn, request
+        self._tokens: list[int] = []
+        self._first: tuple[float, int] | None = None
+        self._last_s = 0.0
         self._job: Job | None = None
 
     @property
@@ -154,15 +157,17 @@ class _Listener:
         self._turn.jobs.add(job)
 
     def put(self, chunks: Sequence[Chunk]) -> None:
+        self._last_s = time.perf_counter()
         for chunk in chunks:
             self._tokens += chunk.token_ids
-            if chunk.report is not None and chunk.usage is not None:
-                report = chunk.report
-                spent = report.draft_ms + report.verify_ms + report.sample_ms + report.overhead_ms
-                self._tpot_ms = spent / max(chunk.usage.completion - 1, 1)
+        if self._first is None and self._tokens:
+            self._first = self._last_s, len(self._tokens)
 
     def end(self) -> None:
-        self._turn.ended(self._job, Answer(self._id, tuple(self._tokens), self._tpot_ms))
+        first_s, first_tokens = self._first or (self._last_s, 0)
+        later = len(self._tokens) - first_tokens
+        tpot_ms = 1e3 * (self._last_s - first_s) / later if later else 0.0
+        self._turn.ended(self._job, Answer(self._request.id, tuple(self._tokens), tpot_ms, self._request.slo))
 
     def fail(self, error: RequestRefused) -> None:
         self._turn.failed(error)

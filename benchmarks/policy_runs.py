@@ -1,0 +1,298 @@
+"""The adaptive policy put to four tests on the engine:  python benchmarks/policy_runs.py [--only NAMES] [--json]
+
+swings      load 1 -> 16 -> 1: the draft length falls, and recovers.
+slowed      a drafter that is right nine times of ten becomes slow, then fast again: it goes off, and comes back.
+drifting    two classes swap their texts in mid-run, against a run in which they don't: calibration error of the
+            drafters' own confidence, of sequential temperature scaling fitted before the swap, and of the policy;
+            alarms.
+objectives  half the requests have a TPOT objective that plain decoding misses, chosen so that it can be met:
+            violations and throughput of `throughput` and `interactive`.
+
+Answers end where they begin to loop. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from cliff import PROMPTS, Workload
+from closed_loop import Arms, Served
+
+from decodeloop.cli.environment import read_environment
+from decodeloop.cli.opening import open_model
+from decodeloop.engine.hardware import read_hardware
+from decodeloop.engine.intake import Prepared
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.evaluation.workload import read_prompts
+from decodeloop.policy.acceptance import Runs
+from decodeloop.policy.calibration import Calibrator, featurise
+from decodeloop.policy.metrics import brier, log_loss
+from decodeloop.policy.slots import Leaves
+from decodeloop.policy.sts import fit_sequentially
+from decodeloop.speculation import Draft, DraftBlock, DraftRequest
+from decodeloop.types import RequestClass, Slo, StepRecord
+
+COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
+SWING_STEPS = 250
+SLOW_MS, RIGHT = 40.0, 10  # every RIGHT-th token of the slowed drafter is wrong
+SLO_LOAD = 4
+BATCH = 64  # drafts that the calibrations are scored on at a time
+
+
+class SlowedDrafter:
+    """Knows the plain answers, gets every RIGHT-th token wrong, and takes as long as it is told."""
+
+    free = False
+
+    def __init__(self, texts: Sequence[tuple[int, ...]], vocab_size: int) -> None:
+        self._texts, self._vocab_size = texts, vocab_size
+        self.ms = 0.0
+
+    def propose(self, requests: Sequence[DraftRequest]) -> DraftBlock:
+        ends = time.perf_counter() + self.ms / 1e3
+        drafts = tuple(self._draft(request) for request in requests)
+        while time.perf_counter() < ends:
+            time.sleep(0.0005)
+        return DraftBlock(drafts)
+
+    def _draft(self, request: DraftRequest) -> Draft:
+        known, start = tuple(request.tokens), len(request.tokens)
+        text = next((text for text in self._texts if text[:start] == known), known)
+        said = tuple(
+            (token + (start + i) % RIGHT // (RIGHT - 1)) % self._vocab_size
+            for i, token in enumerate(text[start : start + request.draft_len])
+        )
+        return Draft(said, confidence=tuple(0.9 ** (k + 1) for k in range(len(said))), drafter="slowed")
+
+    def finish(self, sequence_id: int, tokens: Sequence[int], organization: str) -> None:
+        """Nothing is kept."""
+
+    def memory_bytes(self) -> Mapping[str, int]:
+        return {}
+
+
+def steps(count: int) -> Callable[[Served], bool]:
+    return lambda served: len(served.records) >= count
+
+
+def answers(count: int) -> Callable[[Served], bool]:
+    return lambda served: len(served.answers) >= count
+
+
+def rate(served: Served) -> float:
+    return round(served.tokens / served.seconds, 1)
+
+
+def verified(served: Served) -> float:
+    rows = [row for record in served.records for row in record.rows if not row.prefill_tokens]
+    return round(sum(row.verify_len for row in rows) / len(rows), 3)
+
+
+class PolicyRuns:
+    """The four tests, on engines that share weights."""
+
+    def __init__(self, arms: Arms, workload: Workload) -> None:
+        self._arms, self._workload = arms, workload
+
+    def _stream(self, request_class: RequestClass, start: int = 0, **changes: Any) -> Iterator[Prepared]:
+        own = self._workload.scripts[str(request_class)]
+        for script in itertools.islice(itertools.cycle(own), start, None):
+            prepared = self._workload.prepared(script)
+            yield replace(prepared, request=replace(prepared.request, **changes)) if changes else prepared
+
+    def swings(self) -> dict[str, Any]:
+        loop = self._arms.open("swings", "adaptive")
+        loop.serve(self._stream(COPY), 1, steps(SWING_STEPS))
+        phases = [loop.serve(self._stream(COPY, 3 * i), load, steps(SWING_STEPS)) for i, load in enumerate((1, 16, 1))]
+        alone, crowded, again = map(verified, phases)
+        return {
+            "verified": [alone, crowded, again],
+            "tokens_per_s": [rate(phase) for phase in phases],
+            "holds": crowded < 0.5 * alone and again > 0.8 * alone,
+        }
+
+    def slowed(self) -> dict[str, Any]:
+        plain = self._arms.loops["off"].serve(self._stream(CHAT), 1, answers(12))
+        texts = [self._text(answer.request_id, answer.token_ids) for answer in plain.answers]
+        drafter = SlowedDrafter(texts, self._arms.runner.info.vocab_size)
+        loop = self._arms.open("slowed", "adaptive", drafters=(), extra_drafters={"slowed": drafter})
+        plainly = self._arms.loops["off"]
+        found: dict[str, Any] = {}
+        for name, ms, count in (("fast", 0.2, 500), ("slow", SLOW_MS, 800), ("fast again", 0.2, 1500)):
+            drafter.ms = ms
+            loop.serve(self._texts(), 1, steps(count))  # to notice
+            turns = [arm.serve(self._texts(), 1, steps(300)) for arm in (loop, plainly, plainly, loop)]
+            ratio = math.sqrt(rate(turns[0]) * rate(turns[3]) / (rate(turns[1]) * rate(turns[2])))
+            found[name] = {"against_plain": round(ratio, 3), "verified": verified(turns[3])}
+        fast, slow, again = (found[name]["against_plain"] for name in found)
+        lost = loop.engine.describe()["guard"]["lost_share"]
+        return {**found, "lost_share": lost, "holds": fast > 1.1 and slow > 0.97 and again > 0.95 * fast}
+
+    def _texts(self) -> Iterator[Prepared]:
+        return itertools.cycle(itertools.islice(self._stream(CHAT), 12))
+
+    def _text(self, name: str, said: tuple[int, ...]) -> tuple[int, ...]:
+        script = next(s for s in self._workload.scripts[str(CHAT)] if s.name == name)
+        return (*self._workload.prepared(script).tokens, *said)
+
+    def drifting(self, seconds: float) -> dict[str, Any]:
+        found = {}
+        for name in ("stationary", "swapped"):
+            loop = self._arms.open(name, "adaptive")
+            parts = []
+            for labels in ((COPY, CHAT), (COPY, CHAT) if name == "stationary" else (CHAT, COPY)):
+                texts = zip((COPY, CHAT), labels, strict=True)
+                both = zip(*(self._stream(text, request_class=label) for text, label in texts), strict=True)
+                parts.append(loop.serve(itertools.chain.from_iterable(both), 4, lambda s: s.seconds > seconds))
+            drift = loop.engine.describe()["drift"]
+            found[name] = {"alarms": drift["alarms"], "evidence": drift["evidence"], "watched": drift["watched"]}
+            found[name] |= calibrations([part.records for part in parts])
+            loop.close()
+            del self._arms.loops[name]
+        better = all(
+            run["log_loss"]["ours"] < min(run["log_loss"]["raw"], run["log_loss"]["sts"]) for run in found.values()
+        )
+        alarms = found["swapped"]["alarms"], found["stationary"]["alarms"]
+        return {**found, "holds": better and alarms == (1, 0)}
+
+    def objectives(self, count: int) -> dict[str, Any]:
+        """The objective is what `interactive` at the end of its dial keeps for four fifths, if plain decoding can't."""
+        plain = self._arms.loops["off"].serve(self._half(Slo(tpot_ms=1e9)), SLO_LOAD, answers(count))
+        plain_ms = [answer.tpot_ms for answer in plain.answers if answer.slo.tpot_ms]
+        wish = Slo(tpot_ms=0.6 * float(np.median(plain_ms)))
+        urgent = self._arms.open("urgent", "interactive", policy_options={"frontier": 1.0})
+        urgent.serve(self._half(wish), SLO_LOAD, answers(count))
+        reached = [a.tpot_ms for a in urgent.serve(self._half(wish), SLO_LOAD, answers(count)).answers if a.slo.tpot_ms]
+        objective = float(np.quantile(reached, 0.8))
+        missed_by_plain = float(np.mean(np.array(plain_ms) > objective))
+        arms = {"throughput": {}, "interactive": {"frontier": 0.5}}
+        result: dict[str, Any] = {
+            "plain_tpot_ms": round(float(np.median(plain_ms)), 2),
+            "objective_ms": round(objective, 2),
+            "plain_violations": round(missed_by_plain, 3),
+            "feasible": missed_by_plain > 0.5,
+        }
+        rates, late = {}, {}
+        for name, extra in arms.items():
+            loop = self._arms.open(f"slo {name}", name, policy_options=extra)
+            loop.serve(self._half(Slo(tpot_ms=objective)), SLO_LOAD, answers(count))
+        for turn in ("throughput", "interactive", "interactive", "throughput"):
+            served = self._arms.loops[f"slo {turn}"].serve(self._half(Slo(tpot_ms=objective)), SLO_LOAD, answers(count))
+            late.setdefault(turn, []).extend(a.tpot_ms > objective for a in served.answers if a.slo.tpot_ms)
+            rates.setdefault(turn, []).append(math.log(served.tokens / served.seconds))
+        for name in arms:
+            result[name] = {
+                "violations": round(float(np.mean(late[name])), 3),
+                "tokens_per_s": round(math.exp(float(np.mean(rates[name]))), 1),
+                "requests": len(late[name]),
+            }
+        fall = result["throughput"]["violations"] / max(
+            result["interactive"]["violations"], 1 / len(late["interactive"])
+        )
+        cost = 1.0 - result["interactive"]["tokens_per_s"] / result["throughput"]["tokens_per_s"]
+        holds = result["feasible"] and fall >= 3.0 and cost <= 0.1
+        return {**result, "fall": round(fall, 2), "throughput_cost": round(cost, 3), "holds": holds}
+
+    def _half(self, slo: Slo) -> Iterator[Prepared]:
+        """Copying requests with an objective and chat without, in turn."""
+        both = zip(self._stream(COPY, slo=slo), self._stream(CHAT), strict=True)
+        return itertools.chain.from_iterable(both)
+
+
+def calibrations(parts: Sequence[Sequence[StepRecord]]) -> dict[str, Any]:
+    """Conditional acceptance of played drafts, predicted before it was seen.
+
+    raw: the drafters' own word. sts: fitted on the first half of parts[0], as is scored on what follows. ours: a
+    calibrator that learns as it goes.
+    """
+    rows = [
+        (row, part > 0)
+        for part, records in enumerate(parts)
+        for record in records
+        for row in record.rows
+        if row.draft_len and row.scores and row.drafter in row.shadow_match
+    ]
+    width = max(len(row.scores) for row, _ in rows)
+    said = np.ones((len(rows), width))
+    accepted, censored = [], []
+    for i, (row, _) in enumerate(rows):
+        said[i, : len(row.scores)] = row.scores
+        judged = min(row.draft_len, row.accepted + 1)
+        accepted.append(min(row.shadow_match[row.drafter], judged))
+        censored.append(accepted[-1] >= judged)
+    before = np.column_stack([np.ones(len(rows)), said[:, :-1]])
+    raw = np.clip(said / np.maximum(before, 1e-12), 0.01, 0.99)
+    runs = Runs.of(accepted, censored)
+    leaves = Leaves()
+    slots = np.array([leaves.row("local", row.request_class, row.drafter) for row, _ in rows])
+    ours, learner = np.zeros_like(raw), Calibrator(width, leaves)
+    for start in range(0, len(rows), BATCH):
+        piece = slice(start, start + BATCH)
+        taught = Runs(runs.accepted[piece], runs.censored[piece])
+        ours[piece] = learner.learn(slots[piece], featurise(said[piece], np.zeros(len(said[piece]))), taught)
+    fitted = sum(not later for _, later in rows) // 2
+    sts = fit_sequentially(raw[:fitted], Runs(runs.accepted[:fitted], runs.censored[:fitted])).predict(raw)
+    seen, hit = runs.labels(width)
+    seen[:fitted] = False
+    y = hit[seen].astype(np.float64)
+    predictions = {"raw": raw[seen], "sts": sts[seen], "ours": ours[seen]}
+    return {
+        "labels": len(y),
+        "log_loss": {name: round(float(log_loss(p, y)), 4) for name, p in predictions.items()},
+        "brier": {name: round(float(brier(p, y)), 4) for name, p in predictions.items()},
+    }
+
+
+TESTS = ("swings", "slowed", "drifting", "objectives")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(TESTS), help=f"some of {', '.join(TESTS)}")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--runner", default="auto")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of each half of the drifting runs")
+    parser.add_argument("--answers", type=int, default=40, help="a turn of the objectives")
+    parser.add_argument("--json", action="store_true", help="nothing but the JSON line")
+    options = parser.parse_args()
+    chosen = options.only.split(",")
+    unknown = set(chosen).difference(TESTS)
+    if unknown:
+        raise SystemExit(f"no test called {', '.join(sorted(unknown))}; choose from {', '.join(TESTS)}")
+    settings = EngineSettings(
+        runner=options.runner,
+        drafters=("ngram", "suffix"),
+        drafter_options={"suffix": {"library_tokens": 0}},
+        max_context=768,
+        max_sequences=16,
+        max_step_tokens=512,
+        kv_memory_mb=384,
+    )
+    arms = Arms(open_model(options.model, read_environment()), settings)
+    arms.open("off", "off")
+    prompts = [p for p in read_prompts(PROMPTS.read_text().splitlines()) if p.request_class in (COPY, CHAT)]
+    workload = Workload(arms.loops["off"].engine.intake, prompts)
+    workload.write(arms, 16, cut_loops=True)
+    tests = PolicyRuns(arms, workload)
+    results: dict[str, Any] = {}
+    try:
+        for name in chosen:
+            extra = {"drifting": [options.seconds], "objectives": [options.answers]}.get(name, [])
+            results[name] = getattr(tests, name)(*extra)
+            if not options.json:
+                print(f"{name}: {json.dumps(results[name], indent=1)}", flush=True)
+    finally:
+        arms.close()
+    print(json.dumps({**results, "device": read_hardware().device}))
+
+
+if __name__ == "__main__":
+    main()
