@@ -1,12 +1,25 @@
 """The pilot's file and its verdict: criteria set in advance, judged on runs whose truth is known (synthetic)."""
 
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
-from decodeloop.evaluation.pilot import Criteria, WorkloadAsked, plan_of, read_pilot, settled, suite_of
+from decodeloop.evaluation.pilot import (
+    ArmAsked,
+    Budget,
+    Criteria,
+    LoadAsked,
+    Pilot,
+    PriceAsked,
+    WorkloadAsked,
+    plan_of,
+    read_pilot,
+    settled,
+    suite_of,
+)
 from decodeloop.evaluation.pilot_prediction import predictions
 from decodeloop.evaluation.pilot_verdict import judge
 from decodeloop.evaluation.report_words import Answer
@@ -229,3 +242,13 @@ def test_a_prediction_by_hand():
 def test_criteria_default_to_what_matters():
     assert Criteria().unchanged
     assert Criteria().slo is None
+
+
+def test_the_documented_file_is_a_pilot_with_its_defaults():
+    text = (EXAMPLE.parents[1] / "docs" / "pilot.md").read_text()
+    documented = text.split("```yaml\n")[1].split("```")[0]
+    pilot = read_pilot(documented, env={}, source="docs/pilot.md")
+    assert pilot.workload == WorkloadAsked()
+    assert (pilot.load, pilot.budget, pilot.criteria) == (LoadAsked(), Budget(), Criteria())
+    for section in (Pilot, WorkloadAsked, LoadAsked, Budget, PriceAsked, Criteria, ArmAsked):
+        assert {each.name for each in fields(section)} - set(re.findall(r"\w+", documented)) <= {"seed", "note"}

@@ -5,15 +5,18 @@ from dataclasses import replace
 from functools import lru_cache
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
-from decodeloop.evaluation.economics import Money
+from decodeloop.evaluation.economics import Delta, Money
 from decodeloop.evaluation.economics_run import bill
 from decodeloop.evaluation.prices import given
 from decodeloop.evaluation.report import Asked, build, headline, markdown, to_html, to_markdown
+from decodeloop.evaluation.report_objectives import p_differs
 from decodeloop.evaluation.report_tokens import Predicted
-from decodeloop.evaluation.report_words import Answer, Check, Verdict, usd
+from decodeloop.evaluation.report_words import Answer, Check, Verdict, delta, ratio, usd
 from decodeloop.evaluation.results import Mode
+from decodeloop.evaluation.statistics import Ratio
 from decodeloop.types import Slo
 from synthetic_results import CHAT, EDIT, STORY, Truth, results
 
@@ -202,5 +205,33 @@ def test_amounts_keep_three_digits_that_count():
     ]  # fmt: skip
 
 
+def test_bounds_that_bound_nothing_are_said_so():
+    assert ratio(Ratio(1.1, 0.0, 1e9, 3.0, 2)) == "1.10x [0.00, no bound]"
+    assert ratio(Ratio(1.1, 1.0, 1.21, 0.1, 8)) == "1.10x [1.00, 1.21]"
+    assert delta(Delta(-0.1, -0.2, 0.05, 8)) == "-10.0 % [-20.0, +5.0]"
+    assert delta(Delta(-0.1, -1.0, float("inf"), 1)) == "-10.0 % (one block: no interval)"
+
+
 def test_markdown_shows_text_as_it_is():
     assert markdown("a_b*|<i>\n# c") == r"a\_b\*\|\<i\> \# c"
+
+
+def test_objectives_class_by_class():
+    text = to_markdown(build(asked(run_of(), slo=Slo(tpot_ms=8.5))))
+    section = text.split("## Objectives by class")[1].split("##")[0]
+    rows = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| ")}
+    assert "surely more" in rows[r"code\_edit"]
+    assert "none shown" in rows[r"creative\_writing"]
+    assert "## Objectives by class" not in to_markdown(build(asked(run_of(), slo=None)))
+
+
+def test_no_difference_is_called_in_more_than_five_percent_of_runs_without_one():
+    rng = np.random.default_rng(0)
+    called = 0
+    for _ in range(1000):
+        weather = rng.uniform(0.5, 0.95, 8)
+        before, after = (([int(n) for n in rng.binomial(30, weather)], [30] * 8) for _ in range(2))
+        called += p_differs(before, after) < 0.05
+    assert called <= 65
+    assert p_differs(([0] * 8, [30] * 8), ([30] * 8, [30] * 8)) == 0.0
+    assert p_differs(([1], [2]), ([2], [2])) == 1.0

@@ -11,7 +11,7 @@ from decodeloop.evaluation.pilot import SPECULATING, Pilot
 from decodeloop.evaluation.report_money import larger_batch
 from decodeloop.evaluation.report_speed import cells
 from decodeloop.evaluation.report_validity import validity
-from decodeloop.evaluation.report_words import Answer, Check, Verdict, change, delta, percent
+from decodeloop.evaluation.report_words import Answer, Check, Verdict, change, delta, percent, ratio
 from decodeloop.evaluation.results import Results
 from decodeloop.evaluation.statistics import attainment, never_slower
 
@@ -84,8 +84,8 @@ def _never_slower(results: Results, pilot: Pilot) -> Check:
         return Check(name, None, "no cell has a decode speed")
     found = never_slower({f"{level:g} at once, {c}": logs for (level, c), logs in measured.items()}, floor=floor)
     worst = found.cells[found.worst]
-    slower = [cell for cell, ratio in found.cells.items() if ratio.high < floor]
-    said = f"worst of {len(measured)} cells: {found.worst}, {worst.ratio:.2f}x [{worst.low:.2f}, {worst.high:.2f}]"
+    slower = [cell for cell, each in found.cells.items() if each.high < floor]
+    said = f"worst of {len(measured)} cells: {found.worst}, {ratio(worst)}"
     said += f"; geometric mean {found.geometric_mean:.2f}x; inconclusive (error above 1 %): {len(found.inconclusive)}"
     passed = not slower if worst.blocks >= 2 else None
     return Check(name, passed, f"{len(slower)} cells slower; {said}" if slower else said)

@@ -15,6 +15,7 @@ from decodeloop.evaluation.charts import style
 from decodeloop.evaluation.economics import Money
 from decodeloop.evaluation.economics_run import Bill, bill
 from decodeloop.evaluation.report_money import alternatives, bottom_line, by_class, sensitivity
+from decodeloop.evaluation.report_objectives import objectives_section
 from decodeloop.evaluation.report_speed import cells, cliff_section, frontier_section
 from decodeloop.evaluation.report_tokens import (
     Predicted,
@@ -76,6 +77,7 @@ def build(asked: Asked) -> Report:
         acceptance_section(results, asked.arm, asked.level),
         step_time_section(results),
         latency_section(results, asked.level, asked.slo),
+        None if asked.slo is None else objectives_section(results, asked.arm, asked.level, asked.slo),
         predicted_section(results, asked.predicted) if asked.predicted else None,
         sensitivity(found, asked.money),
         *asked.extra,

@@ -82,13 +82,19 @@ def delta(found: Delta) -> str:
     """-34.0 % [-40.1, -29.2]; one block has no interval."""
     if found.blocks < 2:
         return f"{change(found.share)} (one block: no interval)"
-    return f"{change(found.share)} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    high = f"{100 * found.high:+.1f}" if found.high < 100.0 else "no bound"
+    return f"{change(found.share)} [{100 * found.low:+.1f}, {high}]"
 
 
 def ratio(found: Ratio) -> str:
     if found.blocks < 2:
         return f"{found.ratio:.2f}x (one block: no interval)"
-    return f"{found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.ratio:.2f}x [{found.low:.2f}, {_bound(found.high)}]"
+
+
+def _bound(high: float) -> str:
+    """Two blocks that differ bound nothing that anyone would print."""
+    return f"{high:.2f}" if high < 100.0 else "no bound"
 
 
 def usd(amount: float) -> str:
