@@ -98,7 +98,7 @@ class JwtSettings:
     keys: str = field(repr=False)
     issuer: str
     audience: str
-    algorithms: tuple[str, ...] = ("EdDSA", "ES256", "RS256")
+    algorithms: tuple[str, ...] = ("Ed25519", "ES256", "RS256")
     organization_claim: str = "org"
     capability_prefix: str = "decodeloop:"
 

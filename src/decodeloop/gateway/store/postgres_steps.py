@@ -64,14 +64,16 @@ async def taken(db: Any, named: Idempotency, id: str, now_s: float) -> Reserved 
         if got is not None:
             return None
         found = await db.fetchrow(
-            "SELECT digest, request_id FROM idempotency WHERE owner = $1 AND key = $2", named.owner, named.key
+            """SELECT digest, request_id, EXISTS (SELECT 1 FROM reservations WHERE id = request_id) AS is_open
+               FROM idempotency WHERE owner = $1 AND key = $2""",
+            named.owner,
+            named.key,
         )
         if found is not None:  # else it was given back meanwhile
             break
-    digest, earlier = found
+    digest, earlier, is_open = found
     if digest != named.digest:
         return Reserved(refusal=Refusal.MISMATCH, earlier=earlier)
-    is_open = await db.fetchval("SELECT 1 FROM reservations WHERE id = $1", earlier)
     return Reserved(refusal=Refusal.IN_FLIGHT if is_open else Refusal.USED, earlier=earlier)
 
 

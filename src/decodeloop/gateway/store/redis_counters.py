@@ -16,7 +16,7 @@ from decodeloop.governance.quota import Hold
 
 __all__ = ["Rebuilding", "RedisCounters"]
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 5.0
 
 _HEAD = """
 local gen = redis.call('GET', 'dl:gen')

@@ -31,6 +31,7 @@ T = TypeVar("T")
 ATTEMPTS = 5
 RETRY_S = 0.25
 READ_S = 2.0
+TOGETHER = 200  # settlements in a transaction
 
 
 class _Current(Exception):
@@ -230,9 +231,10 @@ class SharedBooks:
 
     async def _enter(self) -> None:
         while self._settling:
-            batch = {row.request_id: row for row in reversed(self._settling[:200])}  # of one request the first counts
+            taken = self._settling[:TOGETHER]
+            batch = {row.request_id: row for row in reversed(taken)}  # of one request the first counts
             settled = await self._journal.settle(list(batch.values()))
-            del self._settling[:200]
+            del self._settling[: len(taken)]
             for id, result in zip(batch, settled, strict=True):
                 if result.amounts is not None:
                     self._owed[id] = result.amounts

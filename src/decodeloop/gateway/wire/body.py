@@ -30,6 +30,9 @@ IGNORED = frozenset(
 )
 """Fields that ask nothing of the answer: accepted with any value, without effect."""
 
+ADDRESSES = frozenset({"api_base", "base_url", "api_base_url"})
+"""Keys by which other gateways let a body choose the server."""
+
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "audio": (),
@@ -79,10 +82,33 @@ def read_object(raw: bytes, *, max_depth: int) -> dict[str, Any]:
     body = _decode(raw)
     if not isinstance(body, dict):
         raise RequestRefused("the request body must be a JSON object")
+    if _may_hold_address(raw):
+        _refuse_addresses(body)
     given = {name: value for name, value in body.items() if value is not None}
     if _depth_exceeds({name: value for name, value in given.items() if name != "prompt"}, max_depth):
         raise RequestRefused(f"the request body is nested deeper than {max_depth} levels")
     return given
+
+
+def _may_hold_address(raw: bytes) -> bool:
+    """Whether a key of ADDRESSES can be in it: spelled out, or with escapes."""
+    folded = raw.lower()
+    plain = folded.replace(b"-", b"_")
+    return any(name.encode() in plain for name in ADDRESSES) or b"\\u00" in folded
+
+
+def _refuse_addresses(body: Any) -> None:
+    """Where a body says where to send something, at any depth, it is refused: no address of a client is contacted."""
+    waiting = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            named = next((name for name in value if name.lower().replace("-", "_") in ADDRESSES), None)
+            if named is not None:
+                raise RequestRefused(f"{shown(named)} is not taken: requests don't choose servers", param=named[:60])
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
 def checked(value: Any, wanted: Any, at: str = "") -> Any:
