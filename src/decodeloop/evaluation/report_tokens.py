@@ -172,12 +172,24 @@ class Predicted:
     label: str
 
 
+def decode_rates(results: Results, arm: str, level: float) -> list[float]:
+    """[blocks] tokens a second that requests saw after their first piece, all classes together."""
+    rates = []
+    for block in results.complete_blocks(level):
+        own = [
+            r for r in results.steady(arm=arm, level=level) if r.block == block and r.error is None and r.chunk_tokens
+        ]
+        seconds = sum(r.chunk_s[-1] - r.chunk_s[0] for r in own)
+        rates.append(sum(sum(r.chunk_tokens[1:]) for r in own) / seconds if seconds > 0.0 else 0.0)
+    return rates
+
+
 def predicted_section(results: Results, predicted: Sequence[Predicted]) -> Section:
     closed = results.plan.load is LoadKind.CLOSED
     rows, errors = [], []
     for each in predicted:
-        run = results.run(each.level)
-        measured = ratio_of(log_ratios(run.rates(each.arm), run.rates(results.plan.arms[0].label)))
+        ours, theirs = (decode_rates(results, arm, each.level) for arm in (each.arm, results.plan.arms[0].label))
+        measured = ratio_of(log_ratios(ours, theirs))
         errors.append(abs(each.speedup / measured.ratio - 1.0))
         rows.append(
             (
@@ -192,7 +204,7 @@ def predicted_section(results: Results, predicted: Sequence[Predicted]) -> Secti
     mean = sum(errors) / len(errors)
     return Section(
         title="Simulated against measured",
-        lead=f"Mode M beside mode R: the mean absolute error is {percent(mean)} of throughput ratio (goal: 10 %"
+        lead=f"Mode M beside mode R, decode speed against plain: the mean absolute error is {percent(mean)} (goal: 10 %"
         f"{', kept' if mean <= 0.10 else ', missed'}).",
         tables=(Table(("configuration", "load", "simulated", "measured", "error", "times from"), tuple(rows)),),
     )
