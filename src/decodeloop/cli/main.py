@@ -8,6 +8,10 @@ import sys
 import typer
 
 from decodeloop import __version__
+from decodeloop.cli.bench import bench
+from decodeloop.cli.certify import app as certify
+from decodeloop.cli.cliff import cliff
+from decodeloop.cli.compare import compare_command
 from decodeloop.cli.doctor import doctor
 from decodeloop.cli.economics import economics
 from decodeloop.cli.frontier import frontier
@@ -19,6 +23,7 @@ from decodeloop.cli.policy import app as policy
 from decodeloop.cli.report import report
 from decodeloop.cli.serve import serve
 from decodeloop.cli.simulate import simulate_command
+from decodeloop.cli.workload import app as workload
 
 EXIT_USAGE = 2
 
@@ -37,7 +42,12 @@ app.command()(economics)
 app.command()(frontier)
 app.command()(pilot)
 app.command()(report)
+app.command()(bench)
+app.command()(cliff)
+app.command("compare")(compare_command)
+app.add_typer(workload)
 app.add_typer(policy)
+app.add_typer(certify)
 app.command("simulate")(simulate_command)
 app.add_typer(keys, name="keys")
 app.add_typer(grants, name="grants")

@@ -64,14 +64,14 @@ class Bars:
 def provenance(checkpoint: Checkpoint, device: str, config_hash: str) -> Provenance:
     return Provenance(
         version=__version__,
-        git_sha=_git_sha(),
+        git_sha=git_sha(),
         model_hash=checkpoint.sha256,
         device=device,
         config_hash=config_hash,
     )
 
 
-def _git_sha() -> str:
+def git_sha() -> str:
     """Of a source checkout; empty for an installed release, wherever that lies."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():

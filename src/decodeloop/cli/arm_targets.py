@@ -1,0 +1,114 @@
+"""Opens typed arms: an engine for each different setting, a connection for each URL."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from decodeloop import config
+from decodeloop.cli.arms import EMBEDDED
+from decodeloop.cli.costs import measured_costs
+from decodeloop.cli.embedded import EmbeddedTarget
+from decodeloop.cli.environment import Environment
+from decodeloop.cli.opening import open_model, short_name
+from decodeloop.engine.build import EmbeddedEngine, build_engine
+from decodeloop.engine.hardware import read_hardware
+from decodeloop.engine.settings import EngineSettings
+from decodeloop.evaluation.client.dialects import dialect
+from decodeloop.evaluation.client.target import Target, connect
+from decodeloop.evaluation.plan import Arm
+
+CLOSE_S = 1.0
+DEFAULTS: Mapping[str, Any] = {
+    "policy": "adaptive",
+    "drafters": ["ngram", "suffix"],
+    "max_context": 2048,
+    "kv_memory_mb": 256,
+}
+
+
+@dataclass(slots=True)
+class Opened:
+    """arms: as asked, with what is now known of them."""
+
+    arms: list[Arm] = field(default_factory=list)
+    targets: dict[str, Target] = field(default_factory=dict)
+
+
+def system() -> dict[str, Any]:
+    hardware = asdict(read_hardware())
+    return {"hardware": {name: value for name, value in hardware.items() if name != "available_bytes"}}
+
+
+async def open_arms(
+    arms: Sequence[Arm], model: str, key: str | None, most_at_once: int, environment: Environment, stack: AsyncExitStack
+) -> Opened:
+    """Everything opened is closed with `stack`. Arms that differ in their requests alone share an engine."""
+    opened = Opened()
+    engines: dict[str, EmbeddedEngine] = {}
+    wanted = {arm.label: settings_of(arm, most_at_once) for arm in arms if arm.target == EMBEDDED}  # all checked first
+    for arm in arms:
+        if arm.target == EMBEDDED:
+            settings, own = wanted[arm.label], arm.model or model
+            place = f"{own} {settings}"
+            if place not in engines:
+                engines[place] = _engine(own, settings, environment)
+                stack.callback(engines[place].close, CLOSE_S)
+            target: Target = EmbeddedTarget(engines[place], arm.label, arm.fields)
+            known = _described(arm, engines[place], settings)
+        else:
+            spoken = dialect(str(arm.settings["dialect"])) if "dialect" in arm.settings else None
+            reached = await connect(arm, key=key, spoken=spoken)
+            stack.callback(reached.close)
+            target, known = reached, replace(arm, model=reached.model, engine=arm.engine or reached.dialect.name)
+        opened.targets[arm.label] = target
+        opened.arms.append(replace(known, reset=await target.reset()))
+    return opened
+
+
+def settings_of(arm: Arm, most_at_once: int) -> EngineSettings:
+    """Raises ValueError naming the arm."""
+    typed = {name: _value(name, value) for name, value in arm.settings.items()}
+    asked = {**DEFAULTS, "max_sequences": max(most_at_once, 1), **typed}
+    return config.load(json.dumps(asked), EngineSettings, env={}, source=f"arm {arm.label}")
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "drafters" and isinstance(value, str):
+        return [each for each in value.split(",") if each]
+    if isinstance(value, str) and value.lstrip("-").isdigit():
+        return int(value)
+    return value
+
+
+def _engine(model: str, settings: EngineSettings, environment: Environment) -> EmbeddedEngine:
+    checkpoint = open_model(model, environment)
+    measure = measured_costs(checkpoint, settings, environment)
+    engine = build_engine(checkpoint, settings, clock=time.monotonic, name=short_name(model), measure=measure)
+    engine.worker.start()
+    return engine
+
+
+def _described(arm: Arm, engine: EmbeddedEngine, settings: EngineSettings) -> Arm:
+    info = engine.engine.runner.info
+    facts = {
+        **arm.settings,
+        "policy": settings.policy,
+        "drafters": ",".join(settings.drafters),
+        "verifier": settings.verifier,
+        "max_draft_len": settings.max_draft_len,
+        "shape": "chain",
+        "synthetic": False,
+        "max_batch": settings.max_sequences,
+        "chunked_prefill": True,
+        "dtypes": {"weights": info.weight_format},
+        "parallelism": "one process",
+        "target": {"name": engine.name, "sha256": engine.checkpoint.sha256, "precision": info.weight_format},
+        "runner": info.name,
+    }
+    lossless = info.batch_invariant if arm.lossless is None else arm.lossless
+    return replace(arm, model=engine.name, engine="decodeloop", settings=facts, lossless=lossless or None)
