@@ -23,6 +23,7 @@ SHOCK = 0.3  # log ratio beyond which a step says no more than that it was slow
 CELL_SHRINKAGE = 8.0  # visits at which a cell is believed half
 REFRESH_STEPS = 8  # after which what was learned shows in the curves
 MOST_CURVES = 64
+FIRST_STEPS, REST_STEPS = 64, 4  # sampling, overhead and free drafting: at first learned always, then now and then
 CONTEXT_STEPS = 16  # an octave: contexts within 4 % share a curve
 CELL_TRUST = 64.0  # visits beyond which it is believed no more
 
@@ -137,8 +138,11 @@ class CostSurface:
             self._forget_curves()
         tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
         self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
-        self._rest.learn([1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms)
-        self._drafts.observe(record, free, catch_up)
+        thorough = self._seen <= FIRST_STEPS or self._seen % REST_STEPS == 0
+        if thorough:
+            self._rest.learn([1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms)
+        if thorough or any(row.draft_len and row.drafter not in free for row in record.rows):
+            self._drafts.observe(record, free, catch_up)
 
     def describe(self) -> Mapping[str, Any]:
         shape = self._surface
