@@ -6,6 +6,7 @@ A step runs M tokens behind a context of 256: of one sequence (a drafted block),
 round visits all formats and sizes once, with a read of memory before and after each step, so that all see the same
 weather; figures are medians over rounds, with quartiles. The floor of a step is the bytes that it must read (weights,
 keys and values) over the bandwidth beside it. `cpu` is the step's CPU time, which a busy neighbour changes little.
+Beside the steps, the drafter draft_model drafts with the target's first layer: what a pass of its layer costs.
 Exit status 1 when bf16 misses what it is held to: T(1) within 1.2 of its floor, T(4) <= 1.35 T(1), T(8) <= 1.7 T(1).
 """
 
@@ -25,15 +26,21 @@ import numpy as np
 from decodeloop.cli.environment import read_environment
 from decodeloop.engine import kernels
 from decodeloop.engine.hardware import read_hardware
+from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.models.sources import DEFAULT_MODEL, open_checkpoint, resolve
 from decodeloop.engine.runners import RunnerOptions
 from decodeloop.engine.runners.native import NativeRunner
+from decodeloop.speculation import DrafterSetup, DraftRequest
+from decodeloop.speculation.drafters.draft_model import ModelDrafter
 from decodeloop.speculation.forward import Batch
+from decodeloop.speculation.sampling import RequestChance, SamplingState
 from decodeloop.testing import Run, pack
+from decodeloop.types import SamplingParams
 
 CONTEXT = 256
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PROBE_BYTES = 192 << 20
+PASSES = 4  # of a draft
 HELD_TO = {"T(1) / floor": 1.2, "T(4) / T(1)": 1.35, "T(8) / T(1)": 1.7}
 
 
@@ -123,8 +130,51 @@ class Probe:
         return self.seen[-1]
 
 
+class OneLayer:
+    """The drafter draft_model on the first layer of a target, whose weights it shares."""
+
+    def __init__(self, checkpoint: Checkpoint, target: NativeRunner, dtype: str) -> None:
+        options = RunnerOptions(dtype=dtype, layers=1, weights_of=target)
+        self._runner = NativeRunner(checkpoint, options)
+        vocab_size = target.info.vocab_size
+        setup = DrafterSetup(
+            vocab_size=vocab_size,
+            max_context=2 * CONTEXT,
+            max_sequences=1,
+            max_draft_len=PASSES,
+            open_runner=lambda spec: self._runner,
+            options={"model": "layers:1"},
+        )
+        self._drafter = ModelDrafter(setup)
+        self._text = np.random.default_rng(1).integers(0, vocab_size, CONTEXT).tolist()
+        self._state = SamplingState(SamplingParams(temperature=0.0), (), vocab_size=vocab_size, eos_ids=frozenset())
+        self.samples: list[tuple[float, float]] = []  # seconds a pass: the layer, the head
+        self.draft()
+        self.samples.clear()
+
+    def draft(self) -> None:
+        """A token is committed, and a draft asked for."""
+        self._text.append(1)
+        self._runner.section_seconds()
+        chance = RequestChance.of(0, (), 0)
+        drafted = self._drafter.propose([DraftRequest(0, self._text, PASSES, self._state, chance)])
+        assert drafted.lens == (PASSES,)
+        sections = self._runner.section_seconds()
+        head = sections.pop("head")
+        self.samples.append((sum(sections.values()) / PASSES, head / PASSES))
+
+    def ms(self) -> tuple[float, float]:
+        """A pass: its layer, its head."""
+        layer, head = np.median(self.samples, axis=0) * 1e3
+        return round(float(layer), 3), round(float(head), 3)
+
+
 def measure(
-    subjects: dict[str, Subject], sizes: Sequence[int], options: argparse.Namespace, probe: Probe
+    subjects: dict[str, Subject],
+    drafters: dict[str, OneLayer],
+    sizes: Sequence[int],
+    options: argparse.Namespace,
+    probe: Probe,
 ) -> list[Timing]:
     samples: dict[tuple[str, int], list[Sample]] = {}
     for _ in range(options.rounds):
@@ -133,6 +183,8 @@ def measure(
                 batch = subject.batch(tokens, streams=options.streams)
                 sample = subject.step(batch, tokens if options.streams else 1, probe)
                 samples.setdefault((dtype, tokens), []).append(sample)
+        for drafter in drafters.values():
+            drafter.draft()
     return [Timing.of(dtype, tokens, taken) for (dtype, tokens), taken in sorted(samples.items())]
 
 
@@ -142,6 +194,12 @@ def verdict(timings: Sequence[Timing]) -> dict[str, float]:
     found = {"T(1) / floor": of[1].over_floor} if 1 in of else {}
     found |= {f"T({m}) / T(1)": round(of[m].ms / of[1].ms, 3) for m in (4, 8) if {1, m} <= set(of)}
     return found
+
+
+def one_layer(dtype: str, drafter: OneLayer, timings: Sequence[Timing]) -> dict[str, float]:
+    layer, head = drafter.ms()
+    steps = [timing.ms for timing in timings if timing.dtype == dtype and timing.tokens == 1]
+    return {"layer_ms": layer, "head_ms": head, **({"over_step": round(layer / steps[0], 4)} if steps else {})}
 
 
 def show(timings: Sequence[Timing]) -> None:
@@ -175,7 +233,9 @@ def main() -> int:
         subjects[dtype] = Subject(runner, max(sizes) if options.streams else 1, max(sizes))
     runner = next(iter(subjects.values())).runner
     probe = Probe(runner.threads)
-    timings = measure(subjects, sizes, options, probe)
+    drafters = {dtype: OneLayer(checkpoint, subject.runner, dtype) for dtype, subject in subjects.items()}
+    timings = measure(subjects, drafters, sizes, options, probe)
+    passes = {dtype: one_layer(dtype, drafter, timings) for dtype, drafter in drafters.items()}
     held = verdict(timings)
     missed = [name for name, value in held.items() if value > HELD_TO[name]]
     gigabytes = [round(float(quantile) / 1e9, 1) for quantile in np.quantile(probe.seen, [0.25, 0.5, 0.75])]
@@ -191,6 +251,7 @@ def main() -> int:
             "bandwidth_gb_s": gigabytes,
             "weight_bytes": {dtype: subject.runner.info.weight_bytes for dtype, subject in subjects.items()},
             "held_to": held,
+            "one_layer": passes,
             "missed": missed,
             "timings": [asdict(timing) for timing in timings],
         }
@@ -198,6 +259,11 @@ def main() -> int:
         return int(bool(missed))
     print(f"{checkpoint.name}: {runner.isa}, {runner.threads} threads; memory read at {gigabytes[1]} GB/s {gigabytes}")
     show(timings)
+    for dtype, found in passes.items():
+        share = f", 1/{1 / found['over_step']:.0f} of T(1)" if "over_step" in found else ""
+        print(
+            f"{dtype}: draft_model on one layer: {found['layer_ms']} ms a pass{share}; its head {found['head_ms']} ms"
+        )
     for name, value in held.items():
         print(f"bf16 {name} = {value} (held to {HELD_TO[name]})")
     return int(bool(missed))

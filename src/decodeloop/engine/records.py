@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from decodeloop.engine.batching import Lane, Packed
 from decodeloop.engine.laps import Laps
 from decodeloop.engine.proposals import Proposals
 from decodeloop.engine.rows import VerifyRows
-from decodeloop.speculation.block import Verdict
+from decodeloop.speculation.block import NO_DRAFT, Verdict
 from decodeloop.speculation.drafters.shadow import shadow_match
 from decodeloop.types import Commit, Decision, Load, Plan, Reason, StepRecord, StepRow
 
@@ -41,7 +41,9 @@ class Parts:
 def step_record(number: int, parts: Parts, laps: Laps, *, carried_ms: float, token_ids: bool) -> StepRecord:
     """carried_ms: what observing the previous step took; it counts as this step's overhead."""
     results = {id(result.lane): result for result in parts.judged}
-    rows = (_row(i, lane, results.get(id(lane)), parts) for i, lane in enumerate(parts.packed.lanes))
+    rows = (
+        _row(i, lane, results.get(id(lane)), parts, token_ids=token_ids) for i, lane in enumerate(parts.packed.lanes)
+    )
     return StepRecord(
         step=number,
         at_s=laps.started_s,
@@ -52,40 +54,37 @@ def step_record(number: int, parts: Parts, laps: Laps, *, carried_ms: float, tok
         overhead_ms=laps.ms("overhead") + carried_ms,
         step_ms=laps.total_ms + carried_ms,
         predicted_ms=parts.decision.expected_ms,
-        rows=tuple(rows if token_ids else (replace(row, token_ids=None) for row in rows)),
+        rows=tuple(rows),
     )
 
 
-def _row(i: int, lane: Lane, result: Judged | None, parts: Parts) -> StepRow:
+def _row(i: int, lane: Lane, result: Judged | None, parts: Parts, *, token_ids: bool) -> StepRow:
     sequence = lane.sequence
-    emitted = result.commit.tokens if result is not None and result.commit is not None else ()
-    row = StepRow(
+    verdict = None if result is None else result.verdict
+    commit = None if result is None or verdict is None else result.commit
+    emitted = () if commit is None else commit.tokens
+    decoded = commit is not None and not lane.prefill_tokens
+    drafted = parts.proposals.block.drafts[i] if decoded else NO_DRAFT
+    shadows = parts.proposals.shadows[i] if decoded else {}
+    return StepRow(
         request_id=sequence.request.id,
         tenant=sequence.organization,
         request_class=sequence.request.request_class,
-        reason=Reason.PREFILL,
+        reason=parts.decision.reasons[i] if decoded else Reason.PREFILL,
+        drafter=parts.plan.drafters[i] if decoded else None,
         context_tokens=len(sequence.tokens) - len(emitted),
         prefill_tokens=lane.prefill_tokens,
-        emitted=len(emitted),
-        entropy=() if result is None else result.entropy,
-        token_ids=emitted,
-    )
-    if result is None or result.verdict is None or result.commit is None:
-        return row
-    if lane.prefill_tokens:
-        return replace(row, discarded=result.commit.discarded)
-    drafted = parts.proposals.block.drafts[i]
-    shadows = parts.proposals.shadows[i]
-    return replace(
-        row,
-        reason=parts.decision.reasons[i],
-        drafter=parts.plan.drafters[i],
         draft_len=len(drafted.tokens),
-        verify_len=len(lane.draft.tokens),
+        verify_len=len(lane.draft.tokens) if decoded else 0,
         scores=drafted.confidence,
-        accepted=result.verdict.accepted,
-        discarded=result.commit.discarded,
-        shadow_match={name: shadow_match(guess, result.verdict.emitted) for name, guess in shadows.items()},
+        accepted=verdict.accepted if decoded and verdict is not None else 0,
+        emitted=len(emitted),
+        discarded=0 if commit is None else commit.discarded,
+        shadow_match={
+            name: shadow_match(guess, verdict.emitted) for name, guess in shadows.items() if verdict is not None
+        },
+        entropy=() if result is None else result.entropy,
+        token_ids=emitted if token_ids else None,
     )
 
 

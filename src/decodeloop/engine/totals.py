@@ -26,17 +26,25 @@ class Totals:
         self._counts["steps"] += 1
         for phase in ("draft", "verify", "sample", "overhead"):
             self._ms[phase] += getattr(record, f"{phase}_ms")
+        prefill = emitted = discarded = drafted = verified = accepted = drafts = 0
         for row in record.rows:
-            self._counts["prefill_tokens"] += row.prefill_tokens
-            self._counts["emitted_tokens"] += row.emitted
-            self._counts["discarded_tokens"] += row.discarded
-            self._counts["draft_tokens"] += row.draft_len
-            self._counts["verified_tokens"] += row.verify_len
-            self._counts["accepted_tokens"] += row.accepted
-            self._counts["drafts"] += row.verify_len > 0
+            prefill += row.prefill_tokens
+            emitted += row.emitted
+            discarded += row.discarded
+            drafted += row.draft_len
+            verified += row.verify_len
+            accepted += row.accepted
+            drafts += row.verify_len > 0
             if row.drafter is not None:
                 self._verified[row.drafter] += row.verify_len
                 self._accepted[row.drafter] += row.accepted
+        self._counts["prefill_tokens"] += prefill
+        self._counts["emitted_tokens"] += emitted
+        self._counts["discarded_tokens"] += discarded
+        self._counts["draft_tokens"] += drafted
+        self._counts["verified_tokens"] += verified
+        self._counts["accepted_tokens"] += accepted
+        self._counts["drafts"] += drafts
 
     def counters(self) -> Mapping[str, float]:
         """Totals (`_total`) and gauges by metric name, some with a label, as the gateway's Upstream contract has it."""

@@ -103,29 +103,23 @@ class NativeRunner:
         return Forward(logits, dict(zip(batch.hidden_layers, hidden, strict=True)))
 
     def draw_coupled(self, logits: FloatArray, asked: Sequence[CoupledRows]) -> list[CoupledTokens | None]:
-        drafted = np.full(len(logits), -1, dtype=np.int32)
+        drafted = [-1] * len(logits)
         for rows in asked:
-            known = rows.drafted[: rows.rows.stop - rows.rows.start]
-            drafted[rows.rows.start : rows.rows.start + len(known)] = known
-        tokens = np.empty(len(logits), dtype=np.int32)
-        entropies = np.empty(len(logits), dtype=np.float32)
-        emitted = np.empty(len(asked), dtype=np.int32)
-        self.loaded.weights.draw(
+            first, stop = rows.rows.start, rows.rows.stop
+            known = rows.drafted[: stop - first]
+            drafted[first : first + len(known)] = known
+        tokens, entropies, emitted = self.loaded.weights.draw(
             logits=logits,
-            first=np.array([rows.rows.start for rows in asked], dtype=np.int32),
-            count=np.array([rows.rows.stop - rows.rows.start for rows in asked], dtype=np.int32),
+            first=[rows.rows.start for rows in asked],
+            count=[rows.rows.stop - rows.rows.start for rows in asked],
             drafted=drafted,
-            keys=np.array([rows.key for rows in asked], dtype=np.uint32),
-            positions=np.array([rows.position for rows in asked], dtype=np.int64),
-            temperatures=np.array([rows.temperature for rows in asked], dtype=np.float64),
-            tokens=tokens,
-            entropies=entropies,
-            emitted=emitted,
+            keys=[word for rows in asked for word in rows.key],
+            positions=[rows.position for rows in asked],
+            temperatures=[rows.temperature for rows in asked],
         )
-        said, unsure = tokens.tolist(), entropies.tolist()
         places = (slice(rows.rows.start, rows.rows.start + count) for rows, count in zip(asked, emitted, strict=True))
         return [
-            CoupledTokens(tuple(said[place]), tuple(unsure[place])) if place.stop > place.start else None
+            CoupledTokens(tuple(tokens[place]), tuple(entropies[place])) if place.stop > place.start else None
             for place in places
         ]
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "draw.h"
@@ -129,18 +131,18 @@ void copy_kv(Engine& engine, Ints sources, Ints destinations) {
     engine.kv().copy(sources.data(), destinations.data(), static_cast<int64_t>(sources.shape(0)));
 }
 
-void draw_rows(Weights& weights, In<float, 2> logits, Ints first, Ints count, Ints drafted, In<uint32_t, 2> keys,
-               In<int64_t, 1> positions, In<double, 1> temperatures, Out<int32_t, 1> tokens, Out<float, 1> entropies,
-               Out<int32_t, 1> emitted) {
-    const size_t rows = logits.shape(0), sequences = first.shape(0);
+// Lists rather than arrays: there are few of them, and each array costs more than its contents.
+using Drawn = std::tuple<std::vector<int32_t>, std::vector<float>, std::vector<int32_t>>;
+
+Drawn draw_rows(Weights& weights, In<float, 2> logits, const std::vector<int32_t>& first,
+                const std::vector<int32_t>& count, const std::vector<int32_t>& drafted,
+                const std::vector<uint32_t>& keys, const std::vector<int64_t>& positions,
+                const std::vector<double>& temperatures) {
+    const size_t rows = logits.shape(0), sequences = first.size();
     require_shape(logits.shape(1) >= 1, "logits");
-    require_shape(drafted.shape(0) == rows, "drafted");
-    require_shape(count.shape(0) == sequences, "count");
-    require_shape(keys.shape(0) == sequences && keys.shape(1) == 2, "keys");
-    require_shape(positions.shape(0) == sequences, "positions");
-    require_shape(temperatures.shape(0) == sequences, "temperatures");
-    require_shape(tokens.shape(0) == rows && entropies.shape(0) == rows, "tokens or entropies");
-    require_shape(emitted.shape(0) == sequences, "emitted");
+    require_shape(drafted.size() == rows, "drafted");
+    require_shape(count.size() == sequences && keys.size() == 2 * sequences, "count or keys");
+    require_shape(positions.size() == sequences && temperatures.size() == sequences, "positions or temperatures");
     DrawBatch batch;
     batch.rows = static_cast<int64_t>(rows);
     batch.vocab_size = static_cast<int64_t>(logits.shape(1));
@@ -152,8 +154,11 @@ void draw_rows(Weights& weights, In<float, 2> logits, Ints first, Ints count, In
     batch.keys = keys.data();
     batch.positions = positions.data();
     batch.temperatures = temperatures.data();
+    Drawn out{std::vector<int32_t>(rows), std::vector<float>(rows), std::vector<int32_t>(sequences)};
+    auto& [tokens, entropies, emitted] = out;
     nb::gil_scoped_release release;
     draw(*weights.kernels(), weights.team(), batch, {tokens.data(), entropies.data(), emitted.data()});
+    return out;
 }
 
 std::map<std::string, double> section_seconds(Engine& engine) {
@@ -207,7 +212,7 @@ void bind_weights(nb::module_& m) {
             },
             "ordinary"_a, "window"_a)
         .def("draw", &draw_rows, "logits"_a, "first"_a, "count"_a, "drafted"_a, "keys"_a, "positions"_a,
-             "temperatures"_a, "tokens"_a, "entropies"_a, "emitted"_a)
+             "temperatures"_a)
         .def_prop_ro("isa", [](Weights& w) { return w.kernels()->name; })
         .def_prop_ro("threads", [](Weights& w) { return w.team().threads(); })
         .def_prop_ro("nbytes", [](Weights& w) { return w.model().weight_bytes(); });
