@@ -4,8 +4,8 @@ python benchmarks/routing.py [--blocks 8] [--load 8] [--tokens 48] [--json]
 
 One engine serves two pools: `speculative` (always drafts) and `plain`. First each class is measured in both, which
 gives the pools their `gains`; then mixed traffic is sent in mirrored blocks, with the router choosing and with all
-of it going to `speculative`, as an engine with one static setting does. Cost is machine time: each request's share of its
-steps, as the engine attributes it. Intervals: paired by block, 95 %, both figures together.
+of it going to `speculative`, as an engine with one static setting does. Cost is machine time: each request's share of
+its steps, as the engine attributes it. Intervals: paired by block, 95 %, both figures together.
 """
 
 from __future__ import annotations
