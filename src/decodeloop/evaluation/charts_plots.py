@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,10 +39,11 @@ class Interval:
 
 
 def forest(rows: Sequence[Interval], *, reference: float, axis: str, title: str, percent: bool = False) -> str:
-    """Estimates with their intervals against a line of no effect. Unbounded intervals run off the edge."""
+    """Estimates with their intervals against a line of no effect. Intervals that say nothing run off the edge."""
+    reach = max(0.2, 2.5 * max(abs(r.value - reference) for r in rows))
     left, right = 20.0 + width_of([r.label for r in rows]), RIGHT - 12.0 - width_of([r.said for r in rows])
-    ends = [v for r in rows for v in (r.low, r.high, r.value) if math.isfinite(v)] + [reference]
-    low, high = _padded(min(ends), max(ends))
+    ends = [min(max(v, reference - reach), reference + reach) for r in rows for v in (r.low, r.high, r.value)]
+    low, high = _padded(min(*ends, reference), max(*ends, reference))
     top, bottom = 12.0, 12.0 + ROW * len(rows)
     x = Scale(low, high, left, right)
     shown = [f"{tick:+.0%}" if tick else "0 %" for tick in x.ticks()] if percent else None
@@ -54,8 +54,8 @@ def forest(rows: Sequence[Interval], *, reference: float, axis: str, title: str,
         parts += [
             text(left - 12, y + 4, row.label, anchor="end", most=LABEL_CHARACTERS),
             line(a, y, b, y, "whisker s0"),
-            line(a, y - 4, a, y + 4, "whisker s0") if math.isfinite(row.low) else "",
-            line(b, y - 4, b, y + 4, "whisker s0") if math.isfinite(row.high) else "",
+            line(a, y - 4, a, y + 4, "whisker s0") if row.low >= low else "",
+            line(b, y - 4, b, y + 4, "whisker s0") if row.high <= high else "",
             mark(x.clipped(row.value), y, 0, row.said),
             text(right + 12, y + 4, row.said),
         ]
@@ -71,11 +71,15 @@ class Band:
 
 
 def cliff_plot(series: Sequence[Band], *, axis: str, title: str) -> str:
-    """Speed against plain over the load, with bands; below 1 speculation loses. Points are joined as a guide only."""
+    """Speed against plain over the load, with bands; below 1 speculation loses. Points are joined as a guide only.
+
+    Bands that say nothing run off the edge.
+    """
     key, height = legend([s.label for s in series], 20.0)
     top, bottom = 24.0 + height, 24.0 + height + 220.0
     loads = sorted({p[0] for s in series for p in s.points})
-    ends = [v for s in series for p in s.points for v in p[1:] if math.isfinite(v)] + [1.0]
+    most = 1.6 * max(1.0, *(p[1] for s in series for p in s.points))
+    ends = [min(max(v, 0.0), most) for s in series for p in s.points for v in p[1:]] + [1.0]
     y = Scale(*_padded(min(ends), max(ends)), bottom, top)
     low, high = (loads[0], loads[-1]) if loads[0] < loads[-1] else (loads[0] / 2, loads[0] * 2)
     x = Scale(low, high, 64.0, RIGHT - 12.0, log2=True)
