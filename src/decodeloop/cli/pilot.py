@@ -18,10 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from decodeloop import __version__
 from decodeloop.cli.environment import Environment, read_environment
-from decodeloop.cli.money import EXIT_INVALID, EXIT_NO
+from decodeloop.cli.money import EXIT_INVALID, EXIT_NO, Judged
 from decodeloop.cli.opening import stderr
 from decodeloop.cli.pilot_arms import Opened, absent, open_arms
-from decodeloop.cli.report import write
+from decodeloop.cli.report import card_of, write
 from decodeloop.cli.sections import show_json, show_validity
 from decodeloop.engine.build import EmbeddedEngine
 from decodeloop.evaluation.bench import Observer, Served, measure
@@ -72,7 +72,7 @@ def pilot(
     except KeyboardInterrupt:
         stderr.print(f"interrupted; what was measured is in {path}, and the same command goes on", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    report, verdict = _reported(asked, load(path), ran, list(missing.values()))
+    report, verdict = _reported(asked, path, ran, list(missing.values()))
     page, text = folder / "report.html", folder / "report.md"
     write(report, page, text)
     _show(report, verdict, page, text)
@@ -182,8 +182,8 @@ class _Meter:
             self.alone_ms += self._opened.device_time.ms - self._before_ms
 
 
-def _reported(asked: Pilot, results: Results, ran: Ran, left_out: list[str]) -> tuple[Report, Verdict]:
-    money = asked.price.money(ran.power.watts)
+def _reported(asked: Pilot, path: Path, ran: Ran, left_out: list[str]) -> tuple[Report, Verdict]:
+    results, money = load(path), asked.price.money(ran.power.watts)
     verdict = judge(results, asked, money, left_out=left_out)
     report = build(
         Asked(
@@ -194,6 +194,7 @@ def _reported(asked: Pilot, results: Results, ran: Ran, left_out: list[str]) -> 
             slo=asked.criteria.slo,
             verdict=verdict,
             power=ran.power.said,
+            card=card_of(results, path, Judged(asked.candidate, float(asked.load.judged)), money),
             predicted=predictions(results, ran.costs),
             extra=_attributed(ran),
         )

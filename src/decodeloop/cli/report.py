@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from decodeloop.cli import money as options
+from decodeloop.cli.opening import git_sha
 from decodeloop.cli.sections import show_json, show_validity
+from decodeloop.evaluation import card_build
 from decodeloop.evaluation.economics import Money
+from decodeloop.evaluation.economics_card import economics_part
+from decodeloop.evaluation.economics_run import bill
 from decodeloop.evaluation.journal import load
 from decodeloop.evaluation.report import Asked, Report, build, to_html, to_markdown
+from decodeloop.evaluation.results import Results
 
 
 def report(
@@ -44,6 +51,7 @@ def report(
         money=money,
         slo=options.slo_of(ttft_ms, tpot_ms),
         power=options.power_said(money),
+        card=card_of(results, run, judged, money),
     )
     built = build(asked)
     page, text = html or run.with_suffix(".html"), markdown or run.with_suffix(".md")
@@ -66,6 +74,17 @@ def report(
         )
     if not built.validity.valid:
         raise typer.Exit(options.EXIT_INVALID)
+
+
+def card_of(results: Results, run: Path, judged: options.Judged, money: Money) -> dict[str, Any]:
+    """The judged arm's card, with what it costs."""
+    found = bill(results, judged.arm, judged.level, money)
+    artefacts = {run.name: hashlib.sha256(run.read_bytes()).hexdigest()}
+    card = card_build.build(
+        results, judged.arm, commit=git_sha() or None, artefacts=artefacts, economics=economics_part(found, money)
+    )
+    told: dict[str, Any] = msgspec.to_builtins(card)
+    return told
 
 
 def write(built: Report, page: Path, text: Path) -> None:
