@@ -1,6 +1,7 @@
 """What a certificate must catch, in targets that decode wrongly; and the right ones that must pass."""
 
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -303,17 +304,18 @@ def test_an_interrupted_collection_goes_on(tmp_path):
 
     asks = [replace(ASK, seed=seed) for seed in range(200)]
     path = tmp_path / "deep" / "j.jsonl"
-    with pytest.raises(OSError, match="gone"):
-        Remembering(Breaks(), Journal(path)).collect(asks, Arm.PLAIN, at_once=1)
+    with closing(Journal(path)) as first, pytest.raises(OSError, match="gone"):
+        Remembering(Breaks(), first).collect(asks, Arm.PLAIN, at_once=1)
     with path.open("a") as file:
         file.write('["torn')
     Breaks.asked = 0
-    kept = Journal(path)
-    assert len(kept) == 128
-    got = Remembering(Breaks(), kept).collect(asks, Arm.PLAIN, at_once=1)
+    with closing(Journal(path)) as kept:
+        assert len(kept) == 128
+        got = Remembering(Breaks(), kept).collect(asks, Arm.PLAIN, at_once=1)
     assert [answer.tokens for answer in got] == [(seed, "text") for seed in range(200)]
     assert Breaks.asked == 72
-    assert len(Journal(path)) == 200
+    with closing(Journal(path)) as whole:
+        assert len(whole) == 200
 
 
 def test_answers_are_told_apart_by_all_that_was_asked():

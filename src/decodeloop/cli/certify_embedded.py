@@ -65,7 +65,8 @@ def sampled_rows(engine: EmbeddedEngine) -> list[Row]:
 
     Before the worker is started: the forwards use the engine's own KV.
     """
-    target, found = InProcess(engine), []
+    target = InProcess(engine)
+    found: list[Row] = []
     for text in SAMPLED:
         request = target.request(
             Ask(messages=({"role": "user", "content": text},), temperature=1.0, max_tokens=1), Arm.PLAIN
@@ -73,8 +74,8 @@ def sampled_rows(engine: EmbeddedEngine) -> list[Row]:
         for params in (request.params, SamplingParams(temperature=0.8, top_p=0.95, top_k=200)):
             prepared = engine.intake.prepare(replace(request, params=params))
             logits = _last_logits(engine.engine.runner, prepared.tokens)
-            bare = logits if params.top_k == 0 else None
-            found.append(Row(prepared.tokens, prepared.state.distribution(logits), bare, params.temperature))
+            of = logits if params.top_k == 0 else None  # nothing but they and the temperature decide
+            found.append(Row(prepared.tokens, prepared.state.distribution(logits), of, params.temperature))
     least_sure = sorted(found, key=lambda row: float(row.p.probs.max()))
     if least_sure[0].p.probs.max() > LIKELY:
         raise ValueError("this model is sure of every next token that was tried: its sampler can't be seen at work")

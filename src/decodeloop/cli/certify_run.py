@@ -75,22 +75,22 @@ def certify_embedded(asked: Asked, model: str, settings: EngineSettings, watcher
     claims = Claims(exact=regime.numerics == INVARIANT, coupled=settings.verifier == COUPLED, steers=True)
     watcher.say(f"white box: {regime.engine}, {regime.model}, {regime.weight_format}, verifier {regime.verifier}")
     _announce(Level.WHITE, claims, len(chats), asked, watcher)
-    session = Session(asked, _name(regime, "white", asked, chats), watcher)
-    session.run({"algorithm": partial(_algorithm, asked, settings, watcher)})
-    if claims.exact:
-        session.run({"batch invariance": partial(check_invariance, embedded.runner)})
-    asks = [Ask(messages=chat, temperature=0.0, max_tokens=asked.sizes.tokens) for chat in chats[:CONTROL_ASKS]]
-    control = careless_control(embedded.open(KeepsAll()), asks)
-    engine = embedded.open()
-    session.run({"sampler": partial(_sampler, asked, engine, watcher)})
-    engine.worker.start()
-    try:
-        source = Remembering(InProcess(engine), session.journal)
-        checks = answer_checks(source, Level.WHITE, claims, prompts=chats, sizes=asked.sizes, watch=watcher.of)
-        session.run({**checks, "identity": partial(_with_control, checks["identity"], control)})
-    finally:
-        engine.close(1.0)
-    return session.found(Level.WHITE, regime)
+    with Session(asked, _name(regime, "white", asked, chats), watcher) as session:
+        session.run({"algorithm": partial(_algorithm, asked, settings, watcher)})
+        if claims.exact:
+            session.run({"batch invariance": partial(check_invariance, embedded.runner)})
+        asks = [Ask(messages=chat, temperature=0.0, max_tokens=asked.sizes.tokens) for chat in chats[:CONTROL_ASKS]]
+        control = careless_control(embedded.open(KeepsAll()), asks)
+        engine = embedded.open()
+        session.run({"sampler": partial(_sampler, asked, engine, watcher)})
+        engine.worker.start()
+        try:
+            source = Remembering(InProcess(engine), session.journal)
+            checks = answer_checks(source, Level.WHITE, claims, prompts=chats, sizes=asked.sizes, watch=watcher.of)
+            session.run({**checks, "identity": partial(_with_control, checks["identity"], control)})
+        finally:
+            engine.close(1.0)
+        return session.found(Level.WHITE, regime)
 
 
 def certify_endpoint(asked: Asked, url: str, plain_url: str | None, key: str | None, watcher: Watcher) -> Found:
@@ -112,15 +112,15 @@ def certify_endpoint(asked: Asked, url: str, plain_url: str | None, key: str | N
         )
         watcher.say(f"{level} box: {facts.engine} {facts.version}, {facts.model}; answers compared by {facts.unit}")
         _announce(level, claims, len(chats), asked, watcher)
-        session = Session(asked, _name(regime, f"{level} {url} {plain_url}", asked, chats), watcher)
-        session.run({"declaration": partial(check_declaration, facts.configuration, regime.flags)})
-        before = endpoint.accepted_total()
-        source = Remembering(target, session.journal)
-        session.run(answer_checks(source, level, claims, prompts=chats, sizes=asked.sizes, watch=watcher.of))
-        after = endpoint.accepted_total()
-        if before is not None and after is not None and not after > before and not session.told_of_speculation:
-            session.why = session.why or "its metrics count no accepted draft token: speculation did not run"
-        return session.found(level, regime)
+        with Session(asked, _name(regime, f"{level} {url} {plain_url}", asked, chats), watcher) as session:
+            session.run({"declaration": partial(check_declaration, facts.configuration, regime.flags)})
+            before = endpoint.accepted_total()
+            source = Remembering(target, session.journal)
+            session.run(answer_checks(source, level, claims, prompts=chats, sizes=asked.sizes, watch=watcher.of))
+            after = endpoint.accepted_total()
+            if before is not None and after is not None and after <= before and not session.told_of_speculation:
+                session.why = session.why or "its metrics count no accepted draft token: speculation did not run"
+            return session.found(level, regime)
     finally:
         endpoint.close()
         if plain is not None:

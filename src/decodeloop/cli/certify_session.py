@@ -96,6 +96,14 @@ class Session:
         if len(self.journal):
             watcher.say("going on where an interrupted run stopped (--fresh: from the start)")
 
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.journal.close()
+
     def run(self, checks: Mapping[str, Callable[[], Check]]) -> None:
         """A target that stops answering ends the run; what was collected is kept."""
         for name, run in checks.items() if not self.why else ():
@@ -116,7 +124,6 @@ class Session:
         return any(check.measured.get("accepted", 0) > 0 for check in self.checks)
 
     def found(self, level: Level, regime: Regime) -> Found:
-        self.journal.close()
         whole = not self.why
         verdict = verdict_of(self.checks) if whole else Verdict.INVALID
         if whole:
