@@ -43,10 +43,16 @@ def gain(request: RouteRequest, pool: Pool) -> float:
     if pool.regime is Regime.PLAIN or not measured:
         return 1.0
     loads, gains = zip(*measured, strict=True)
-    found = float(np.interp(pool.load.running + 1, loads, gains))
+    found = float(np.interp(pool.load.running + 1, loads, gains)) * _drifted(request, pool)
     believed = 1.0 / (1.0 + (request.entropy or 0.0) / UNPREDICTABLE) if found > 1.0 else 1.0
     found = 1.0 + (found - 1.0) * believed
     return max(found, 1.0) if pool.regime is Regime.ADAPTIVE else found
+
+
+def _drifted(request: RouteRequest, pool: Pool) -> float:
+    """How tokens a step have changed with acceptance since the gains were measured, by the first draft token alone."""
+    recent, measured = pool.acceptance.get(request.request_class, (0.0, 0.0))
+    return (1.0 + recent) / (1.0 + measured)
 
 
 def _speed(request: RouteRequest, pool: Pool) -> float:

@@ -35,21 +35,27 @@ class Pool:
     """A set of upstreams with one serving regime, as it stands now.
 
     gains: per class, (load, speed against plain) pairs in ascending order of load: this deployment's measured cliff.
+    acceptance: per class, the share of verified draft tokens accepted lately, and when the gains were measured.
     """
 
     name: str
     regime: Regime
     load: Load
     gains: Mapping[RequestClass, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    acceptance: Mapping[RequestClass, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteRequest:
-    """pool: the one that the caller named; may_choose: whether that is granted. entropy: nats, of its text so far."""
+    """pool: the one that the caller named; may_choose: whether that is granted.
+
+    entropy: nats, of its text so far. temperature: None where it isn't known.
+    """
 
     request_class: RequestClass
     speculation: Speculation = Speculation()
     entropy: float | None = None
+    temperature: float | None = None
     pool: str | None = None
     may_choose: bool = False
 
