@@ -17,6 +17,7 @@ import msgspec
 import typer
 
 from decodeloop.cli import flags
+from decodeloop.cli.classes import open_classifier
 from decodeloop.cli.costs import measured_costs
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.opening import open_model, provenance, short_name, stderr
@@ -145,7 +146,9 @@ def _listen(
         stderr.print(f"upstream {name}: {upstream.engine} at {upstream.url}", highlight=False, soft_wrap=True)
     observer, close = open_observer(settings.telemetry)
     try:
-        app = build_app(gateway, upstreams, route=route, observer=observer, governance=governance)
+        app = build_app(
+            gateway, upstreams, route=route, classify=open_classifier(), observer=observer, governance=governance
+        )
         serve_gateway(app, gateway, bound)
     finally:
         close()
