@@ -27,7 +27,7 @@ from pathlib import Path
 
 from engines.goals import Figures, Row, goals, ratios
 from engines.lines import Block, Process, Unavailable, Work
-from engines.subjects import MOST_STREAMS, Bench, Subject, gather
+from engines.subjects import Bench, Subject, gather
 
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import fetch_model

@@ -41,10 +41,11 @@ def goals() -> list[Goal]:
         return tuple((name, arm, 16, "mixed") for arm in arms or ("plain",))
 
     spec_arms = tuple(LLAMA_ARMS)
+    transformers = lone("transformers bfloat16", "plain") + lone("transformers float32", "plain")
     copy = {"kinds": ("copy",)}
     return [
         Goal("bf16 plain / llama.cpp BF16", lone("ours bf16", "plain"), lone("llama.cpp BF16", "plain"), 1.25),
-        Goal("bf16 plain / transformers bf16", lone("ours bf16", "plain"), lone("transformers bfloat16", "plain"), 4.0),
+        Goal("bf16 plain / transformers", lone("ours bf16", "plain"), transformers, 4.0),
         Goal("bf16 plain / vLLM bf16", lone("ours bf16", "plain"), lone("vLLM bfloat16", "plain"), 3.0),
         Goal("int4 plain / llama.cpp Q4_1", lone("ours int4", "plain"), lone("llama.cpp Q4_1", "plain"), 1.8),
         Goal("int4 plain / llama.cpp Q4_0", lone("ours int4", "plain"), lone("llama.cpp Q4_0", "plain"), 1.0),
@@ -79,8 +80,8 @@ def ratios(goal: Goal, figures: Mapping[Row, Figures]) -> list[float]:
 
     def best(rows: Sequence[Row], block: int) -> float | None:
         rates = []
-        for arm in dict.fromkeys(row[1] for row in rows):
-            parts = [figures[row].blocks.get(block) for row in rows if row[1] == arm and row in figures]
+        for player in dict.fromkeys(row[:2] for row in rows):
+            parts = [figures[row].blocks.get(block) for row in rows if row[:2] == player and row in figures]
             if parts and None not in parts:
                 rates.append(sum(part[0] for part in parts if part) / sum(part[1] for part in parts if part))
         return max(rates, default=None)
