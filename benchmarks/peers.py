@@ -21,6 +21,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,6 +224,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", help="engines whose names start so, comma-separated")
     parser.add_argument("--blocks", type=int)
     parser.add_argument("--tokens", type=int, help="of an answer, at most")
+    parser.add_argument("--minutes", type=float, default=60.0, help="what is not measured by then is left out")
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--cache", type=Path, default=read_environment().cache / "peers")
     parser.add_argument("--json", action="store_true")
@@ -240,10 +242,13 @@ def main() -> int:
     found, missing = gather(Bench(path, options.cache, threads), options.only.split(",") if options.only else ())
     measured = Measurement(frozenset(checkpoint.tokenizer.eos_ids), tokens, missing)
     cells = chosen_cells(found, streams)
+    deadline_s = time.monotonic() + 60 * options.minutes
     try:
         measured.open(cells, next(iter(prompts["open"].values())))
         for block in range(blocks):
             for cell in cells if block % 2 == 0 else reversed(cells):
+                if time.monotonic() > deadline_s:
+                    break
                 if block == 0 or cell.streams == 1 or not cell.subject.slow:
                     measured.run(cell, block, prompts_for(cell, block, blocks, prompts))
     finally:
