@@ -15,7 +15,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from decodeloop.cli.environment import read_environment
 from decodeloop.cli.main import app
+from decodeloop.cli.reloading import ConfigFile
+from decodeloop.cli.serve import ServeConfig
+from decodeloop.config import ConfigError
 from decodeloop.gateway.store.audit_file import AuditFile
 from decodeloop.gateway.store.sqlite import SqliteBooks
 from decodeloop.governance.audit import Entry, plain_seal, sealed
@@ -142,3 +146,17 @@ def test_a_keyed_chain_needs_its_key(tmp_path: Path) -> None:
     head = run("audit", "verify", tmp_path, "--config", config).split("head ")[1].strip()
     assert "1 entries" in run("audit", "verify", tmp_path, "--config", config, "--head", head)
     assert CliRunner().invoke(app, ["audit", "verify", str(tmp_path)]).exit_code == 1
+
+
+def test_a_changed_file_is_seen_once_and_a_bad_one_is_told(file: Path) -> None:
+    watched = ConfigFile(file, ServeConfig, read_environment())
+    assert watched.changed() is None
+    file.write_text(file.read_text() + "  limits: [{id: l, unit: requests, amount: 5, window: day}]\n")
+    changed = watched.changed()
+    assert changed is not None
+    assert changed.governance.limits[0].amount == 5
+    assert watched.changed() is None
+    file.write_text(file.read_text() + "  moons: 3\n")
+    with pytest.raises(ConfigError, match="moons: no such setting"):
+        watched.changed()
+    assert watched.changed() is None, "what is wrong is said once"
