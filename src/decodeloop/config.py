@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 import yaml
 
-__all__ = ["ConfigError", "load"]
+__all__ = ["ConfigError", "load", "read_options"]
 
 T = TypeVar("T")
 
@@ -40,6 +40,22 @@ def load(text: str, section: type[T], *, env: Mapping[str, str], source: str = "
         raise ConfigError(f"{source}: {' '.join(str(error).split())}") from None
     built: T = _Builder(env, source).build({} if document is None else document, section, "")
     return built
+
+
+def read_options(kind: type[T], given: Mapping[str, Any], *, of: str) -> T:
+    """A component's own options as the dataclass `kind`, whose checks run too. of: whose, for messages.
+
+    Raises:
+        ValueError: an option that does not exist, a wrong type, or a value that the dataclass refuses.
+    """
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{of}: no option {name!r}; choose from {', '.join(known)}")
+    try:
+        return msgspec.convert(dict(given), kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{of}: {error}") from None
 
 
 class _Resolved(str):

@@ -97,11 +97,7 @@ class Intake:
             return tuple(self._tokenizer.encode(self._template.render(prompt), special=True))
         if isinstance(prompt, str):
             return self._with_bos(self._tokenizer.encode(prompt, special=True))
-        wrong = [token for token in prompt if not 0 <= token < self._tokenizer.vocab_size]
-        if wrong:
-            raise RequestRefused(
-                f"token id {wrong[0]} is outside the vocabulary (0..{self._tokenizer.vocab_size - 1})", param="prompt"
-            )
+        self._check_known(prompt, "prompt")
         return self._with_bos(list(prompt)) if not prompt else tuple(prompt)
 
     def _with_bos(self, tokens: list[int]) -> tuple[int, ...]:
@@ -131,9 +127,12 @@ class Intake:
             "stop_token_ids": params.stop_token_ids,
         }
         for param, ids in named.items():
-            for token in ids:
-                if not 0 <= token < self._tokenizer.vocab_size:
-                    raise RequestRefused(
-                        f"{param}: token id {token} is outside the vocabulary (0..{self._tokenizer.vocab_size - 1})",
-                        param=param,
-                    )
+            self._check_known(ids, param)
+
+    def _check_known(self, ids: Run[int], param: str) -> None:
+        size = self._tokenizer.vocab_size
+        for token in ids:
+            if not 0 <= token < size:
+                raise RequestRefused(
+                    f"{param}: token id {token} is outside the vocabulary (0..{size - 1})", param=param
+                )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from decodeloop import config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +32,4 @@ class AdaptiveOptions:
 
 def read_options(given: Mapping[str, Any]) -> AdaptiveOptions:
     """Raises ValueError, naming the choices, for an option that does not exist or can't hold."""
-    known = [field.name for field in fields(AdaptiveOptions)]
-    for name in given:
-        if name not in known:
-            raise ValueError(f"policy option {name!r} does not exist; choose from {', '.join(known)}")
-    values = dict(given)
-    if "free_drafters" in values:
-        values["free_drafters"] = tuple(values["free_drafters"])
-    try:
-        return AdaptiveOptions(**values)
-    except TypeError as error:
-        raise ValueError(f"policy options {dict(given)}: {error}") from error
+    return config.read_options(AdaptiveOptions, given, of="policy options")

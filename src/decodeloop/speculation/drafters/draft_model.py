@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from decodeloop.config import read_options
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, DrafterSetup, DraftRequest
 from decodeloop.speculation.drafters.kv import CachedSequence, DraftCache
-from decodeloop.speculation.drafters.options import read_options
 from decodeloop.speculation.forward import Batch, Runner, block_tables
 from decodeloop.speculation.sampling import Distribution, SamplingState
 from decodeloop.types import FloatArray
@@ -96,7 +96,7 @@ class ModelDrafter:
     free = False
 
     def __init__(self, setup: DrafterSetup) -> None:
-        self._options = read_options(ModelOptions, "draft_model", setup.options)
+        self._options = read_options(ModelOptions, setup.options, of="drafter draft_model")
         self._runner = open_checked(setup, self._options.model)
         info = self._runner.info
         self._max_context = min(info.max_context, setup.max_context)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from decodeloop.config import read_options
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, DrafterSetup, DraftRequest
-from decodeloop.speculation.drafters.options import read_options
 from decodeloop.speculation.drafters.recent import RecentlyUsed
 
 ENTRY_BYTES = 120  # of a dict entry with its two integers, as CPython lays them out
@@ -33,7 +33,7 @@ class NgramDrafter:
     free = True
 
     def __init__(self, setup: DrafterSetup) -> None:
-        options = read_options(NgramOptions, "ngram", setup.options)
+        options = read_options(NgramOptions, setup.options, of="drafter ngram")
         token_bits = max(1, (setup.vocab_size - 1).bit_length())
         self._indices = RecentlyUsed(lambda: SuffixIndex(options, token_bits), 2 * setup.max_sequences)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from decodeloop.config import read_options
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, DrafterSetup, DraftRequest
 from decodeloop.speculation.drafters.automaton import Context, SuffixAutomaton
 from decodeloop.speculation.drafters.library import Library
 from decodeloop.speculation.drafters.ngram import succession
-from decodeloop.speculation.drafters.options import read_options
 from decodeloop.speculation.drafters.recent import RecentlyUsed
 
 
@@ -57,7 +57,7 @@ class SuffixDrafter:
     free = True
 
     def __init__(self, setup: DrafterSetup) -> None:
-        self._options = read_options(SuffixOptions, "suffix", setup.options)
+        self._options = read_options(SuffixOptions, setup.options, of="drafter suffix")
         self._max_draft_len = setup.max_draft_len
         depth = self._options.max_match + setup.max_draft_len + 1
         self._library = Library(self._options.library_tokens, depth)
