@@ -21,6 +21,7 @@ from decodeloop.cli.models import models
 from decodeloop.cli.pilot import pilot
 from decodeloop.cli.policy import app as policy
 from decodeloop.cli.report import report
+from decodeloop.cli.results import app as results
 from decodeloop.cli.serve import serve
 from decodeloop.cli.simulate import simulate_command
 from decodeloop.cli.workload import app as workload
@@ -46,6 +47,7 @@ app.command()(bench)
 app.command()(cliff)
 app.command("compare")(compare_command)
 app.add_typer(workload)
+app.add_typer(results)
 app.add_typer(policy)
 app.add_typer(certify)
 app.command("simulate")(simulate_command)
