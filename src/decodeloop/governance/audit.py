@@ -96,8 +96,9 @@ def chained(entry: Entry, head: Head, seal: Seal) -> tuple[str, Head]:
         "content": entry.content,
         "previous": head.seal,
     }
-    own = seal(_canonical(value))
-    return _canonical({**value, "seal": own}).decode(), Head(head.count + 1, own)
+    body = _canonical(value)
+    own = seal(body)
+    return f'{body.decode()[:-1]},"seal":"{own}"}}', Head(head.count + 1, own)
 
 
 def head_line(head: Head, seal: Seal) -> str:

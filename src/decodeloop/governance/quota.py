@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 
 from decodeloop.governance.price import Charge
 from decodeloop.governance.scope import Scope
@@ -18,6 +19,7 @@ from decodeloop.types import Identity
 __all__ = ["Hold", "Limit", "Unit", "Window", "charged", "holds_for", "refused"]
 
 ROLLING_SLICES = 12
+TICKS_A_SECOND = ROLLING_SLICES  # no slice is shorter
 
 
 class Unit(StrEnum):
@@ -131,20 +133,21 @@ def holds_for(limits: Iterable[Limit], identity: Identity, bound: Charge, now_s:
 
     Sorted by counter, so that stores lock in one order.
     """
-    holds = [
-        Hold(
-            limit.counter(identity),
-            limit.window.slice_at(now_s),
-            limit.window.oldest_at(now_s),
-            limit.amount,
-            limit.unit.of(bound),
-            limit.unit,
-            limit.window.until_s(now_s),
-        )
-        for limit in limits
-        if limit.scope.covers(identity)
-    ]
+    tick = int(now_s * TICKS_A_SECOND)
+    holds = []
+    for limit in limits:
+        if limit.scope.covers(identity):
+            at, oldest, until_s = _times(limit.window, tick)
+            amount = limit.unit.of(bound)
+            holds.append(Hold(limit.counter(identity), at, oldest, limit.amount, amount, limit.unit, until_s))
     return tuple(sorted(holds, key=lambda hold: hold.counter))
+
+
+@lru_cache(maxsize=64)
+def _times(window: Window, tick: int) -> tuple[int, int, float]:
+    """Its slice, the oldest that counts, and until when: they change with ticks at most."""
+    now_s = tick / TICKS_A_SECOND
+    return window.slice_at(now_s), window.oldest_at(now_s), window.until_s(now_s)
 
 
 def refused(holds: Sequence[Hold], used: Sequence[int]) -> int | None:

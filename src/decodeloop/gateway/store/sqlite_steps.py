@@ -61,7 +61,6 @@ _INSERT = f"INSERT INTO ledger VALUES ({', '.join('?' * (len(NAMES) + 1))})"
 
 _TABLES = (
     f"CREATE TABLE IF NOT EXISTS ledger ({_COLUMNS}, holds text NOT NULL, PRIMARY KEY (request_id, entry))",
-    "CREATE INDEX IF NOT EXISTS ledger_ended ON ledger (ended_s)",
     """CREATE TABLE IF NOT EXISTS counters (counter text NOT NULL, slice integer NOT NULL, used integer NOT NULL,
        until_s real NOT NULL, PRIMARY KEY (counter, slice)) WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS reservations (id text PRIMARY KEY, instance text NOT NULL, body text NOT NULL,
