@@ -6,7 +6,7 @@ MODEL ?= smollm2
 PORT ?= 8000
 KERNELS := CMakeLists.txt $(wildcard $(addprefix src/decodeloop/engine/kernels/src/,*.cpp *.h isa/*.cpp isa/*.h))
 
-.PHONY: setup serve test check kernels clean
+.PHONY: setup serve test check kernels kernels-aarch64 clean
 
 setup: $(VENV)/.installed
 
@@ -37,6 +37,18 @@ kernels: setup
 		$(BIN)/cmake --build build/kernels && $(BIN)/ctest --test-dir build/kernels --output-on-failure; \
 	else \
 		echo "no C++ compiler: the kernels are neither built nor tested"; \
+	fi
+
+# The same tests on 64-bit ARM, cross-compiled and emulated (Debian: g++-aarch64-linux-gnu, qemu-user).
+kernels-aarch64: setup
+	@if command -v aarch64-linux-gnu-g++ > /dev/null && command -v qemu-aarch64 > /dev/null; then \
+		$(BIN)/cmake -S . -B build/kernels-aarch64 -DDECODELOOP_MODULE=OFF -DDECODELOOP_TESTS=ON \
+			-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+			-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+			"-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu" > /dev/null && \
+		$(BIN)/cmake --build build/kernels-aarch64 && $(BIN)/ctest --test-dir build/kernels-aarch64 --output-on-failure; \
+	else \
+		echo "no g++-aarch64-linux-gnu or no qemu-user: the kernels are not tested on 64-bit ARM"; \
 	fi
 
 clean:
