@@ -117,7 +117,7 @@ def shared(one: Card, other: Card, level: float) -> tuple[Shared, ...]:
             continue
         a, b = np.log(np.array(part.block_rates)), np.log(np.array(theirs[part.level].block_rates))
         mean = float(b.mean() - a.mean())
-        reach = _welch(a, b, level)
+        reach = welch(a, b, level)
         found.append(
             Shared(
                 part.level,
@@ -131,7 +131,7 @@ def shared(one: Card, other: Card, level: float) -> tuple[Shared, ...]:
     return tuple(found)
 
 
-def _welch(a: Any, b: Any, level: float) -> float:
+def welch(a: Any, b: Any, level: float) -> float:
     """Half the width of the interval of the difference of two means, variances unequal; infinite below two blocks."""
     if len(a) < 2 or len(b) < 2:
         return math.inf
