@@ -29,7 +29,7 @@ from decodeloop.speculation.verifiers import verifiers
 from decodeloop.speculation.verifiers.block import BlockVerifier
 from decodeloop.speculation.verifiers.coupled import CoupledVerifier
 from decodeloop.speculation.verifiers.rejection import RejectionVerifier
-from simulated import Simulated
+from wrong_targets import Simulated
 
 SAMPLED = [RejectionVerifier, BlockVerifier]
 P, Q = everywhere(0.5, 0.3, 0.2), everywhere(0.2, 0.3, 0.5)

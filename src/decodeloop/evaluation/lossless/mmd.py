@@ -6,6 +6,7 @@ they agree (Model Equality Testing, arXiv 2410.20247). Labels are permuted withi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -38,20 +39,28 @@ def p_value(one: Sample, other: Sample, *, length: int, permutations: int, seed:
 
 
 def corrupted(sample: Sample, share: float, *, seed: int) -> list[list[Text]]:
-    """A violation to be caught: with probability `share` an answer is cut and goes on as one to another prompt."""
+    """A violation to be caught: with probability `share` an answer is cut and goes on as another prompt's would.
+
+    Namely as its likeliest: at each position the most frequent token. So it shows where prompts have answers of their
+    own, and where all prompts are answered alike, but not always the same.
+    """
     rng = np.random.default_rng(seed)
+    likeliest = [_likeliest(answers) for answers in sample]
     changed: list[list[Text]] = []
     for i, answers in enumerate(sample):
-        others = sample[(i + 1 + int(rng.integers(max(len(sample) - 1, 1)))) % len(sample)]
+        other = likeliest[(i + 1 + int(rng.integers(max(len(sample) - 1, 1)))) % len(sample)]
         mixed: list[Text] = []
         for text in answers:
-            if rng.random() < share:
-                cut = int(rng.integers(max(len(text) // 2, 1)))
-                mixed.append((*text[:cut], *others[int(rng.integers(len(others)))][cut:]))
-            else:
-                mixed.append(text)
+            cut = int(rng.integers(max(len(text) // 2, 1)))
+            mixed.append((*text[:cut], *other[cut:]) if rng.random() < share else text)
         changed.append(mixed)
     return changed
+
+
+def _likeliest(answers: Sequence[Text]) -> Text:
+    """At each position the most frequent token, as far as the longest answer goes."""
+    longest = max(map(len, answers))
+    return tuple(Counter(text[i] for text in answers if len(text) > i).most_common(1)[0][0] for i in range(longest))
 
 
 def power_of(

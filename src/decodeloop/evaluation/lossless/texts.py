@@ -81,7 +81,7 @@ def _power(reference: mmd.Sample, effort: Effort) -> tuple[Power, float]:
         if caught >= CATCHES:
             break
     stated = Power(
-        deviation="share of answers that go on as another prompt's do",
+        deviation="share of answers that go on as another prompt's likeliest does",
         size=share,
         probability=caught,
         samples=2 * effort.samples * len(reference),
