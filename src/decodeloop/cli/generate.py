@@ -15,6 +15,7 @@ from decodeloop.cli import flags
 from decodeloop.cli.classes import open_classifier
 from decodeloop.cli.costs import measured_costs
 from decodeloop.cli.environment import read_environment
+from decodeloop.cli.explain import lines
 from decodeloop.cli.opening import open_model, short_name, stderr
 from decodeloop.engine.ask import submit
 from decodeloop.engine.build import EmbeddedEngine, build_engine
@@ -31,7 +32,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="What to say to the model.")],
     model: Annotated[str, typer.Option(help="As for `serve`.")] = DEFAULT_MODEL,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="One line a step, on stderr.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="One line a step, then what the policy believes; on stderr.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON line.")] = False,
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
@@ -79,6 +82,9 @@ def generate(
     finally:
         engine.close(DRAIN_S)
     _summarise(report, steps)
+    if explain:
+        for line in lines(engine.describe()):
+            stderr.print(line, style="dim", highlight=False, soft_wrap=True, markup=False)
     if as_json:
         print(orjson.dumps(report).decode())
 
@@ -115,12 +121,13 @@ def _print_answer(engine: EmbeddedEngine, request: Request) -> Report:
 
 
 def _explain(record: StepRecord) -> None:
+    predicted = "" if record.predicted_ms is None else f"  predicted {record.predicted_ms:7.2f} ms"
     for row in record.rows:
         what = f"prefill {row.prefill_tokens}" if row.prefill_tokens else f"{row.drafter or '-':>11}"
         stderr.print(
             f"step {record.step:4d}  {what:<12} draft {row.draft_len:2d}  verify {row.verify_len:2d}  "
             f"accepted {row.accepted:2d}  emitted {row.emitted:2d}  draft {record.draft_ms:6.2f} ms  "
-            f"verify {record.verify_ms:7.2f} ms  sample {record.sample_ms:6.2f} ms  {row.reason}",
+            f"verify {record.verify_ms:7.2f} ms  sample {record.sample_ms:6.2f} ms{predicted}  {row.reason}",
             style="dim",
             highlight=False,
             soft_wrap=True,

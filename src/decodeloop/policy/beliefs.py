@@ -237,7 +237,7 @@ class Beliefs:
             "survival": self.acceptance.describe(),
             "calibration": self._calibrator.describe(),
             "drift": self._drift.describe(),
-            "drafters": [
+            "rewards": [
                 {
                     "tenant": tenant,
                     "class": str(request_class),

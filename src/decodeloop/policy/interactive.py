@@ -23,6 +23,7 @@ from decodeloop.policy import PolicySettings
 from decodeloop.policy.adaptive import AdaptivePolicy
 from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import Priced
+from decodeloop.policy.frontier import Point
 from decodeloop.policy.guard import PlainGuard
 from decodeloop.policy.options import AdaptiveOptions, read_options
 from decodeloop.policy.tracks import Track
@@ -45,7 +46,7 @@ class Interactive:
         self._objectives: dict[tuple[str, str], float] = {}  # of the step at hand: (tenant, request) -> TPOT ms
         self._infeasible: set[tuple[str, str]] = set()
         self._behind = 0.0
-        self._total_rate = self._user_rate = 0.0  # tokens a ms, of the engine and of one of its users
+        self._point = Point()
 
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         self._objectives = {
@@ -85,10 +86,7 @@ class Interactive:
         self._infeasible = infeasible
         if late:
             self._behind += MEMORY * (float(np.mean(late)) - self._behind)
-        if rows and record.step_ms > 0.0:
-            rate = sum(row.accepted + 1 for row, _ in rows) / record.step_ms
-            self._total_rate += MEMORY * (rate - self._total_rate)
-            self._user_rate += MEMORY * (rate / len(rows) - self._user_rate)
+        self._point.see(record)
 
     def describe(self) -> Mapping[str, Any]:
         return {
@@ -97,10 +95,7 @@ class Interactive:
             "requests_with_objective": len(self._objectives),
             "infeasible": len(self._infeasible),
             "tokens_behind": round(self._behind, 3),
-            "point": {
-                "tokens_per_s": round(1e3 * self._total_rate, 2),
-                "tokens_per_s_per_user": round(1e3 * self._user_rate, 2),
-            },
+            "point": self._point.describe(),
         }
 
     def _objective(self, request: DecodeRequest) -> float | None:

@@ -10,6 +10,7 @@ from decodeloop.policy import PolicySettings
 from decodeloop.policy.adaptive import AdaptivePolicy
 from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import RATE, Priced
+from decodeloop.policy.frontier import Point
 from decodeloop.policy.guard import PlainGuard, Watch
 from decodeloop.policy.options import read_options
 from decodeloop.policy.tracks import Track
@@ -23,6 +24,9 @@ class Throughput:
     reason = Reason.THROUGHPUT
     learn_every = 8
 
+    def __init__(self) -> None:
+        self._point = Point()
+
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """Whoever they are."""
 
@@ -34,9 +38,10 @@ class Throughput:
 
     def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:
         """Nothing is owed to anyone."""
+        self._point.see(record)
 
     def describe(self) -> Mapping[str, Any]:
-        return {"frontier": 0.0, "objective": "tokens per ms"}
+        return {"frontier": 0.0, "objective": "tokens per ms", "point": self._point.describe()}
 
 
 class ThroughputPolicy(AdaptivePolicy):
