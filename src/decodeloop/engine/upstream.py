@@ -38,6 +38,8 @@ class EmbeddedUpstream:
             self._regime = asyncio.create_task(asyncio.to_thread(self._read_regime))
 
     async def close(self) -> None:
+        if self._regime is not None:
+            self._regime.cancel()
         await asyncio.to_thread(self._engine.close, DRAIN_S)
         for pool in (self._texts, self._grammars):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
