@@ -21,7 +21,7 @@ Play = Callable[["Elsewhere", web.Request, dict[str, Any]], Any]  # an async fun
 class Elsewhere:
     """`bodies`: what it was asked. `gone`: answers whose reader left before their end."""
 
-    def __init__(self, play: Play, *, models: Sequence[str] = ("tiny",), metrics: str = "") -> None:
+    def __init__(self, play: Play, *, models: Sequence[str] = ("tiny",), metrics: str | None = "") -> None:
         self.play, self.models, self.page = play, models, metrics
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
@@ -50,7 +50,7 @@ class Elsewhere:
         return web.json_response({"data": [{"id": each, "max_model_len": 2048} for each in self.models]})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=self.page)
+        return web.Response(status=501) if self.page is None else web.Response(text=self.page)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())

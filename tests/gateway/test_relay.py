@@ -261,3 +261,13 @@ def test_a_server_that_is_down_at_the_start_is_found_later():
             assert orjson.dumps(server.bodies[0]).find(b'"x"') > 0
 
     asyncio.run(run())
+
+
+def test_a_server_without_metrics_serves_all_the_same():
+    async def run() -> None:
+        server = Elsewhere(answers(), metrics=None)
+        async with gateway_before(server, remote={"engine": "llamacpp"}) as app:
+            assert (await call(app, "GET", "/ready")).status == 200
+            assert (await call(app, "POST", CHAT, chat())).status == 200
+
+    asyncio.run(run())

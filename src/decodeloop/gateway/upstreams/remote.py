@@ -23,6 +23,7 @@ __all__ = ["RemoteSettings", "RemoteUpstream", "read_gauges"]
 log = logging.getLogger(__name__)
 
 UNKNOWN_CONTEXT = 0  # of a server that doesn't say
+IDLE = Load(running=0, waiting=0, context_tokens=0, kv_free_fraction=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,9 @@ class _Seen:
     """What the last look at the server told."""
 
     cards: list[ModelCard] = field(default_factory=list)
-    load: Load = Load(running=0, waiting=0, context_tokens=0, kv_free_fraction=1.0)
+    load: Load = IDLE
     answers: bool = False
+    tells_load: bool = True
     polls: int = 0
     failures: int = 0
 
@@ -143,8 +145,6 @@ class RemoteUpstream:
         try:
             listed = await self._get("/v1/models")
             self._seen.cards = self._cards(orjson.loads(listed))
-            if self.dialect.gauges != Gauges():
-                self._seen.load = read_gauges(await self._get("/metrics"), self.dialect.gauges)
             answers = True
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._seen.failures += 1
@@ -154,6 +154,19 @@ class RemoteUpstream:
         if answers and not self._seen.answers:
             log.info("upstream %s answers: %s", self.name, ", ".join(card.id for card in self._seen.cards))
         self._seen.answers = answers
+        if answers and self.dialect.gauges != Gauges():
+            await self._look_at_metrics()
+
+    async def _look_at_metrics(self) -> None:
+        """A server without them serves all the same: what this gateway sends there, it counts itself."""
+        try:
+            self._seen.load = read_gauges(await self._get("/metrics"), self.dialect.gauges)
+            self._seen.tells_load = True
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if self._seen.tells_load:
+                log.warning("upstream %s tells no load: %s", self.name, error)
+            self._seen.tells_load = False
+            self._seen.load = IDLE
 
     async def _get(self, path: str) -> bytes:
         assert self._session is not None, "_get() comes after start()"
