@@ -1,0 +1,155 @@
+"""Short cuts in deciding: each gives what the long way gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decodeloop.policy import PolicySettings
+from decodeloop.policy.acceptance import LEAST, MOST, Runs
+from decodeloop.policy.allocate import Items, Priced, allocate
+from decodeloop.policy.calibration import Calibrator, featurise
+from decodeloop.policy.cost import CostSurface
+from decodeloop.policy.cost_fit import CostSample
+from decodeloop.policy.guard import Watch
+from decodeloop.policy.sizing import Step
+from decodeloop.policy.slots import Leaves
+from decodeloop.policy.throughput import PlainGuardedPolicy, Throughput
+from decodeloop.policy.tracks import Track
+from decodeloop.types import DecodeRequest, Load, Plan, Reason, RequestClass, Scores, StepRecord, StepRow
+
+K = 6
+EDIT = RequestClass.CODE_EDIT
+
+
+def surface(slope=1.5, stairs=1):
+    samples = [
+        CostSample(n * length, 100 * n, n, 3.0 + slope * (-(-n * length // stairs)))
+        for n in (1, 2, 4, 8)
+        for length in range(1, K + 2)
+    ]
+    return CostSurface(samples)
+
+
+def request(name="r", proposals=None, room=K):
+    told = {"ngram": ()} if proposals is None else proposals
+    return DecodeRequest(name, "t", EDIT, 100, room, None, ("ngram",), proposals=told)
+
+
+def step(rows, costs, prefill=0):
+    requests = [request(f"r{i}") for i in range(rows)]
+    load = Load(rows, 0, 100 * rows, 1.0, prefill_tokens=prefill)
+    return Step(load, requests, [Track() for _ in requests], costs, Throughput(), Watch(), K)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_draft_is_calibrated_alike_alone_and_among_others(seed):
+    rng, leaves = np.random.default_rng(seed), Leaves()
+    calibrator = Calibrator(K, leaves)
+    slots = np.array([leaves.row("t", EDIT, "ngram"), leaves.row("u", EDIT, "suffix")])
+    for _ in range(20):
+        taught = rng.integers(0, 2, 64)
+        said = np.cumprod(rng.uniform(0.2, 1.0, (64, K)), axis=1)
+        runs = Runs.of(rng.integers(0, K, 64).tolist(), [False] * 64)
+        calibrator.learn(slots[taught], featurise(said, rng.normal(0, 1, 64)), runs)
+    said, own = np.cumprod(rng.uniform(0.0, 1.0, (2, K)), axis=1), rng.normal(0, 1, 2)
+    together = np.cumprod(np.clip(calibrator.at(slots).predict(featurise(said, own)), LEAST, MOST), axis=1)
+    for i, slot in enumerate(slots.tolist()):
+        assert calibrator.survival(slot, said[i].tolist(), own[i], most=K) == pytest.approx(together[i], rel=1e-12)
+        assert calibrator.survival(slot, said[i], own[i], most=1) == pytest.approx(together[i, :1], rel=1e-12)
+
+
+def test_what_was_learned_shows_at_once_in_the_short_cut():
+    leaves = Leaves()
+    calibrator, slot = Calibrator(K, leaves), leaves.row("t", EDIT, "ngram")
+    before = calibrator.survival(slot, [0.5], 0.0, most=1)[0]
+    said = np.full((200, K), 0.5)
+    calibrator.learn(np.full(200, slot), featurise(said, np.zeros(200)), Runs.of([0] * 200, [False] * 200))
+    assert calibrator.survival(slot, [0.5], 0.0, most=1)[0] < 0.5 * before
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    conditional=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=K),
+    slope=st.floats(0.05, 4.0),
+    stairs=st.sampled_from([1, 3]),
+    price=st.one_of(st.none(), st.floats(0.01, 1.0)),
+)
+def test_one_request_gets_what_the_allocation_gives_it(conditional, slope, stairs, price):
+    here, survival = step(1, surface(slope, stairs)), np.zeros((1, K))
+    survival[0, : len(conditional)] = np.cumprod(conditional)
+    drafted = len(conditional)
+    if price is None:
+        alone, both = here.solve(survival, drafted), allocate(Items(survival), here.ms(drafted))
+    else:
+        alone = here._alone(survival[0].tolist(), drafted, Priced(price))
+        both = allocate(Items(survival), here.ms(drafted), Priced(price))
+    assert alone.score == pytest.approx(both.score, rel=1e-9, abs=1e-9)
+    assert alone.tokens == pytest.approx(1.0 + survival[0, : int(alone.verify_lens[0])].sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 6),
+    slope=st.floats(0.05, 4.0),
+    stairs=st.sampled_from([1, 2, 4]),
+    prefill=st.sampled_from([0, 5]),
+)
+def test_nothing_below_the_least_worth_gains_anything(rows, slope, stairs, prefill):
+    here = step(rows, surface(slope, stairs), prefill)
+    survival = np.full((rows, K), 0.999 * min(here.least_worth, 1.0))
+    best, plain = here.solve(survival, rows * K), here.solve(np.zeros((rows, K)), 0)
+    assert best.score <= plain.score + 1e-9
+
+
+def test_one_point_and_many_agree_while_it_learns():
+    costs = surface()
+    for number in range(40):
+        rows = tuple(StepRow(request_id=f"r{i}", tenant="t", request_class=EDIT, reason=Reason.FIXED) for i in range(2))
+        load = Load(2, 0, 200 + number, 1.0)
+        costs.observe(StepRecord(**timed(number), load=load, rows=rows), set(), {})
+        many = costs.step_ms_many(np.arange(1, 15), load.context_tokens, 2)
+        assert [costs.step_ms(n, load.context_tokens, 2) for n in range(1, 15)] == pytest.approx(many.tolist())
+    assert costs.step_ms(2, 240, 2) > 1.15 * surface().step_ms(2, 240, 2)  # the machine has slowed, and it shows
+
+
+def timed(number):
+    return {
+        "step": number,
+        "at_s": 0.0,
+        "draft_ms": 0.0,
+        "verify_ms": 8.0,
+        "sample_ms": 0.0,
+        "overhead_ms": 0.0,
+        "step_ms": 8.0,
+    }
+
+
+def test_a_step_in_which_nobody_proposes_is_plain():
+    policy = PlainGuardedPolicy(PolicySettings(K), surface())
+    load = Load(2, 0, 200, 1.0)
+    plan = policy.plan(load, [request("a"), request("b")])
+    assert plan == Plan((0, 0), (None, None), (Reason.NO_PROPOSAL, Reason.NO_PROPOSAL))
+    decision = policy.allocate(plan, Scores((np.zeros(0), np.zeros(0)), 0))
+    assert decision.verify_lens == (0, 0)
+    assert decision.expected_tokens == 2.0
+
+
+def test_the_better_of_two_proposals_plays_as_far_as_it_goes_and_room_allows():
+    policy = PlainGuardedPolicy(PolicySettings(K), surface(slope=0.3))
+    told = {"ngram": (0.9, 0.8, 0.7), "suffix": (0.6, 0.3)}
+    asking = [DecodeRequest("r", "t", EDIT, 100, 2, None, ("ngram", "suffix"), proposals=told)]
+    plan = policy.plan(Load(1, 0, 100, 1.0), asking)
+    assert (plan.drafters, plan.draft_lens) == (("ngram",), (2,))
+    decision = policy.allocate(plan, Scores((np.array([0.9, 0.8]),), 0))
+    assert decision.verify_lens == (2,)
+
+
+def test_unlikely_proposals_are_left_but_go_on_being_learned_from():
+    policy = PlainGuardedPolicy(PolicySettings(K), surface(slope=2.0))
+    asking = [request(proposals={"ngram": (0.05, 0.01)})]
+    lens = [policy.plan(Load(1, 0, 100, 1.0), asking).draft_lens[0] for _ in range(64)]
+    assert set(lens) == {0, 2}
+    assert lens.count(2) == 4
