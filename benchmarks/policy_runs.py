@@ -102,8 +102,8 @@ class PolicyRuns:
     def __init__(self, arms: Arms, workload: Workload) -> None:
         self._arms, self._workload = arms, workload
 
-    def _stream(self, request_class: RequestClass, start: int = 0, **changes: Any) -> Iterator[Prepared]:
-        own = self._workload.scripts[str(request_class)]
+    def _stream(self, text: RequestClass, start: int = 0, **changes: Any) -> Iterator[Prepared]:
+        own = self._workload.scripts[str(text)]
         for script in itertools.islice(itertools.cycle(own), start, None):
             prepared = self._workload.prepared(script)
             yield replace(prepared, request=replace(prepared.request, **changes)) if changes else prepared
