@@ -17,7 +17,8 @@ from decodeloop.evaluation.workloads.suite import mini_suite
 from decodeloop.speculation.verifiers import verifiers
 
 SMALL = replace(QUICK, draws=1000, tokens=8, samples=150, sample_prompts=2, sample_tokens=3, at_once=4)
-ENGINE = ("--runner", "torch", "--max-context", "400", "--kv-memory-mb", "16", "--threads", "1")
+DRAFTING = ("--draft-model", "layers:1", "--drafters", "draft_model")
+ENGINE = ("--runner", "torch", "--max-context", "400", "--kv-memory-mb", "16", "--threads", "1", *DRAFTING)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +99,8 @@ def test_an_engine_with_a_lossy_verifier(lossy, embedded, place, monkeypatch):
 
 
 def test_without_drafts_nothing_is_proved(embedded):
-    told = report(run("--quick", *embedded, "--drafters", "", "--json", code=3))
+    plain = [word for word in embedded if word not in DRAFTING]
+    told = report(run("--quick", *plain, "--drafters", "", "--json", code=3))
     assert told["verdict"] == "invalid"
     assert "identity" in told["why"]
 

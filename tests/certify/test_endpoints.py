@@ -31,7 +31,16 @@ SMALL = replace(QUICK, tokens=8, samples=160, sample_prompts=1, sample_tokens=3,
 
 @contextmanager
 def serving(checkpoint, **options):
-    settings = EngineSettings(runner="torch", max_context=400, kv_memory_mb=16, threads=1, **options)
+    settings = EngineSettings(
+        runner="torch",
+        max_context=400,
+        kv_memory_mb=16,
+        draft_memory_mb=16,
+        threads=1,
+        drafters=("draft_model",),
+        drafter_options={"draft_model": {"model": "layers:1"}},
+        **options,
+    )
     engine = build_engine(checkpoint, settings, clock=time.monotonic, name="tiny")
     upstream = EmbeddedUpstream(engine, created=1, regime=partial(read_regime, engine, settings))
     gateway = GatewaySettings()

@@ -80,7 +80,7 @@ def test_the_stated_deviation_is_caught_as_often_as_stated(two_samples):
     off = law * (1 + tilt * 2 * size * (cells + 1) / cells)
     off /= off.sum()
     assert 0.5 * np.abs(off - law).sum() == pytest.approx(size, rel=0.05)
-    caught, runs = 0, 250
+    caught, runs = 0, 150
     exact = dict(enumerate(law.tolist()))
     for _ in range(runs):
         groups = [(counts(rng, off, samples), counts(rng, law, samples)) for _ in range(2)]
@@ -109,7 +109,7 @@ def noisy(rng, answers, floor, excess=0.0):
 @pytest.mark.parametrize("floor", [0.0, 0.02, 0.3])
 def test_noise_is_no_deviation(floor):
     rng = np.random.default_rng(3)
-    runs, alpha = 400, 0.05
+    runs, alpha = 200, 0.05
     found = [identity.compare(*noisy(rng, 60, floor)) for _ in range(runs)]
     assert at_most(sum(one.p_value < alpha for one in found), runs, alpha)
     assert at_most(sum(one.excess_below < 0.0 for one in found), runs, 0.05)
@@ -118,7 +118,7 @@ def test_noise_is_no_deviation(floor):
 @pytest.mark.parametrize("floor", [0.0, 0.05, 0.3])
 def test_the_stated_excess_is_caught(floor):
     rng = np.random.default_rng(4)
-    alpha, power, answers, runs = 0.01, 0.9, 80, 300
+    alpha, power, answers, runs = 0.01, 0.9, 80, 150
     excess = identity.detectable_excess(answers, floor, alpha=alpha, power=power)
     assert excess < 0.5
     found = []
@@ -158,7 +158,7 @@ def sample(rng, prompts, answers, length=6, words=8):
 
 def test_samples_of_one_law_are_told_apart_as_rarely_as_stated():
     rng = np.random.default_rng(5)
-    runs, alpha = 120, 0.05
+    runs, alpha = 80, 0.05
     found = [mmd.p_value(sample(rng, 3, 8), sample(rng, 3, 8), length=6, permutations=199, seed=i) for i in range(runs)]
     assert at_most(sum(p <= alpha for p in found), runs, alpha)
 

@@ -23,7 +23,7 @@ class EmbeddedUpstream:
     """Implements the gateway's Upstream contract over one engine."""
 
     def __init__(self, engine: EmbeddedEngine, *, created: int, regime: Callable[[], Regime] | None = None) -> None:
-        """regime: reads what certificates are about; slow, hence run beside the start and told by `describe` after."""
+        """regime: reads what certificates are about; slow, hence beside the start; `describe` says null until then."""
         self._engine = engine
         self._read_regime = regime
         self._regime: asyncio.Task[Regime] | None = None
@@ -57,10 +57,10 @@ class EmbeddedUpstream:
         return self._engine.counters()
 
     def describe(self) -> Mapping[str, Any]:
-        regime = self._regime
-        known = regime is not None and regime.done() and not regime.cancelled() and regime.exception() is None
-        told = {"regime": asdict(regime.result())} if regime is not None and known else {}
-        return {**self._engine.describe(), **told}
+        reading = self._regime
+        if reading is None or (reading.done() and (reading.cancelled() or reading.exception() is not None)):
+            return self._engine.describe()
+        return {**self._engine.describe(), "regime": asdict(reading.result()) if reading.done() else None}
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         loop = asyncio.get_running_loop()

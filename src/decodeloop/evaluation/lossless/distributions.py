@@ -95,13 +95,13 @@ def _control(plain: Samples, share: float, length: int, alpha: float) -> Control
 
 
 def _moved(answers: Sequence[Answer], count: int) -> list[Answer]:
-    """To the most frequent beginning; away from it, where nearly all have it."""
+    """To the most frequent beginning; away from it, where most have it."""
     starts = [answer.padded(2) for answer in answers]
     ranked = [start for start, _ in Counter(starts).most_common(2)]
-    rare = [i for i, start in enumerate(starts) if start != ranked[0]]
-    goal = Answer(ranked[0])
-    if len(rare) < count:
-        rare = [i for i, start in enumerate(starts) if start == ranked[0]]
-        goal = Answer(ranked[1] if len(ranked) > 1 else (END, END))
-    chosen = set(rare[:count])
-    return [goal if i in chosen else answer for i, answer in enumerate(answers)]
+    common = [i for i, start in enumerate(starts) if start == ranked[0]]
+    if 2 * len(common) < len(starts):
+        goal, moving = ranked[0], [i for i, start in enumerate(starts) if start != ranked[0]]
+    else:
+        goal, moving = ranked[1] if len(ranked) > 1 else (END, END), common
+    chosen = set(moving[:count])
+    return [Answer(goal) if i in chosen else answer for i, answer in enumerate(answers)]

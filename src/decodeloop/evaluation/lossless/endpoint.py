@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from decodeloop.evaluation.client.dialects import recognised
-from decodeloop.evaluation.client.http import Address, Client, Reply
+from decodeloop.evaluation.client.http import Address, Client, Lost, Reply
 from decodeloop.evaluation.lossless.answers import Answer, Arm, Ask, Token
 from decodeloop.evaluation.lossless.outcome import Level
 
@@ -21,6 +21,7 @@ TELLS_IDS = ("decodeloop", "vllm")
 ACCEPTED = re.compile(
     r"^(?:vllm:spec_decode_num_accepted_tokens(?:_total)?|sglang:spec_accept\w*)\b.*? ([\d.e+]+)$", re.M
 )
+REGIME_TRIES, REGIME_WAIT_S = 120, 0.5
 PROBE = {"role": "user", "content": "Tell me something that I have not heard before."}
 
 
@@ -118,7 +119,10 @@ class Endpoint:
         if mode is not None:
             body["decodeloop"] = {"speculation": mode}
         path = "/v1/chat/completions" if facts.chat else "/v1/completions"
-        reply = await self._client.send("POST", path, orjson.dumps(body))
+        try:
+            reply = await self._client.send("POST", path, orjson.dumps(body))
+        except Lost:  # a connection that went stale between two batches
+            reply = await self._client.send("POST", path, orjson.dumps(body))
         return _checked(reply, f"{self.address.url}{path}")
 
     async def _get(self, path: str) -> Reply:
@@ -132,7 +136,7 @@ class Endpoint:
         facts = Facts(engine=recognised(models).name, model=model or names[0])
         facts = replace(facts, steers=facts.engine == "decodeloop", version=await self._field("/version", "version"))
         if facts.steers:
-            facts = replace(facts, regime=_regime(await self._json("/v1/policy"), facts.model))
+            facts = replace(facts, regime=await self._regime(facts.model))
         configuration = await self._get("/server_info?config_format=text")
         if configuration.status == 200:
             facts = replace(facts, configuration=configuration.body.decode("utf-8", "replace")[:100_000])
@@ -159,6 +163,16 @@ class Endpoint:
                 continue
             return replace(shape, seeded=first.tokens == again.tokens != other.tokens)
         raise problem or ValueError(f"{self.address.url} answers nothing")
+
+    async def _regime(self, model: str) -> Mapping[str, Any] | None:
+        """Of the only upstream that serves the model; two may be in different regimes. Waits while it is being read."""
+        for _ in range(REGIME_TRIES):
+            views = [view for view in (await self._json("/v1/policy")).get("data", ()) if model in view["models"]]
+            told = views[0]["policy"] if len(views) == 1 else {}
+            if told.get("regime") is not None or "regime" not in told:
+                return told.get("regime")
+            await asyncio.sleep(REGIME_WAIT_S)
+        return None
 
     async def _json(self, path: str) -> Mapping[str, Any]:
         reply = await self._get(path)
@@ -195,12 +209,6 @@ class Served:
         if arm is Arm.PLAIN and self.plain is not None:
             return self.plain.answers(asks, "off" if self.plain.facts.steers else None, at_once)
         return self.endpoint.answers(asks, SPECULATION[arm] if self.endpoint.facts.steers else None, at_once)
-
-
-def _regime(policies: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
-    """Of the only upstream that serves the model; two may be in different regimes."""
-    views = [view for view in policies.get("data", ()) if model in view.get("models", ())]
-    return views[0]["policy"].get("regime") if len(views) == 1 else None
 
 
 def _checked(reply: Reply, where: str) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ QUICK = Sizes(
     at_once=8,
     sample_prompts=3,
     samples=400,
-    sample_tokens=5,
+    sample_tokens=6,
     permutations=1999,
     power_rounds=12,
 )
@@ -45,7 +45,7 @@ FULL = Sizes(
     at_once=8,
     sample_prompts=4,
     samples=2000,
-    sample_tokens=5,
+    sample_tokens=6,
     permutations=9999,
     power_rounds=40,
 )
