@@ -182,7 +182,7 @@ def show(measured: Measurement) -> list[dict[str, object]]:
                 "tokens_s": round(middle, 2),
                 "least": round(low, 2),
                 "most": round(high, 2),
-                "blocks": len(rates),
+                "blocks": [round(rate, 2) for rate in rates],
                 "equal": equal,
             }
         )
@@ -222,6 +222,7 @@ def parse() -> argparse.Namespace:
         "--quick", action="store_true", help="two blocks of few prompts and short answers; one at a time and 4 streams"
     )
     parser.add_argument("--only", help="engines whose names start so, comma-separated")
+    parser.add_argument("--kinds", default="copy,open,mixed", help="of prompts; mixed ones are those of streams")
     parser.add_argument("--blocks", type=int)
     parser.add_argument("--tokens", type=int, help="of an answer, at most")
     parser.add_argument("--minutes", type=float, default=60.0, help="what is not measured by then is left out")
@@ -241,7 +242,7 @@ def main() -> int:
     prompts = tokenised(checkpoint, 8 if options.quick else 20)
     found, missing = gather(Bench(path, options.cache, threads), options.only.split(",") if options.only else ())
     measured = Measurement(frozenset(checkpoint.tokenizer.eos_ids), tokens, missing)
-    cells = chosen_cells(found, streams)
+    cells = [cell for cell in chosen_cells(found, streams) if cell.kind in options.kinds.split(",")]
     deadline_s = time.monotonic() + 60 * options.minutes
     try:
         measured.open(cells, next(iter(prompts["open"].values())))

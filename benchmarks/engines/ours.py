@@ -65,7 +65,7 @@ class TimedReader:
 
 
 class Ours:
-    """One engine for all arms; each arm is an organization, so that no drafter remembers another arm's answers."""
+    """One engine for all arms. Each block is an organization, so that no drafter remembers answers to the same prompts."""
 
     def __init__(self, path: Path, dtype: str, threads: int) -> None:
         settings = EngineSettings(
@@ -86,8 +86,10 @@ class Ours:
 
         self._engine = build_engine(checkpoint, settings, clock=time.monotonic, runner=runner, measure=costs)
         self._engine.worker.start()
+        self._asked = 0
 
     def __call__(self, work: Work) -> Block:
+        self._asked += 1
         places, readers = threading.Semaphore(work.at_once), []
         started_s = time.perf_counter()
         for place, prompt in enumerate(work.prompts):
@@ -107,7 +109,7 @@ class Ours:
             params=SamplingParams(temperature=0.0, max_tokens=work.tokens, ignore_eos=not work.ends),
             seed=1,
             speculation=speculation_of(work.arm),
-            identity=Identity(work.arm),
+            identity=Identity(f"{work.arm} {self._asked}"),
         )
 
 
