@@ -11,7 +11,7 @@ from decodeloop.cli.main import app
 from decodeloop.evaluation.card import read
 from decodeloop.evaluation.journal import load
 
-SMALL = ["--classes", "sql", "--per-class", "16", "--max-tokens", "6"]
+SMALL = ["--classes", "sql", "--per-class", "20", "--max-tokens", "6"]
 
 
 def typed(*arguments):

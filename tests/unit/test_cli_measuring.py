@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from decodeloop.cli.arms import parse_arm
-from decodeloop.cli.bench import without_key
+from decodeloop.cli.arms import keys_of, parse_arm, without_keys
+from decodeloop.cli.bench import share_memory
 from decodeloop.cli.cliff import brackets
 from decodeloop.cli.main import app
 from decodeloop.cli.measuring import numbers, open_workload, sampling_of, table
@@ -48,7 +48,18 @@ def test_what_is_no_arm_is_refused(text):
 
 
 def test_a_key_is_in_no_record():
-    assert without_key(["bench", "--key", "s3cret", "--key=s3cret", "w"]) == ["bench", "--key", "...", "--key=...", "w"]
+    typed = ["bench", "--key", "s3cret", "--key=s3cret", "--arm", "a=http://x;key=s3cret;role=off", "w"]
+    assert "s3cret" not in " ".join(without_keys(typed))
+    assert without_keys(typed)[5] == "a=http://x;key=...;role=off"
+    assert keys_of(typed) == {"a": "s3cret"}
+    assert "s3cret" not in repr(parse_arm(typed[5], "http://x"))
+
+
+def test_arms_of_one_client_share_what_a_server_remembers():
+    one, other = parse_arm("off", "http://x"), parse_arm("fixed:4", "http://x")
+    assert share_memory([one, other], {})
+    assert not share_memory([one, other], {"off": "a", "fixed:4": "b"})
+    assert not share_memory([parse_arm("off", "embedded"), parse_arm("fixed:4", "embedded")], {})
 
 
 @pytest.mark.parametrize(("text", "want"), [("4,1,4", (1.0, 4.0)), ("0.5", (0.5,))])

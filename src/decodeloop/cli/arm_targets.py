@@ -45,9 +45,14 @@ def system() -> dict[str, Any]:
 
 
 async def open_arms(
-    arms: Sequence[Arm], model: str, key: str | None, most_at_once: int, environment: Environment, stack: AsyncExitStack
+    arms: Sequence[Arm],
+    model: str,
+    keys: Mapping[str, str | None],
+    most_at_once: int,
+    environment: Environment,
+    stack: AsyncExitStack,
 ) -> Opened:
-    """Everything opened is closed with `stack`. Arms that differ in their requests alone share an engine."""
+    """keys: by arm. All is closed with `stack`. Arms that differ in their requests alone share an engine."""
     opened = Opened()
     engines: dict[str, EmbeddedEngine] = {}
     wanted = {arm.label: settings_of(arm, most_at_once) for arm in arms if arm.target == EMBEDDED}  # all checked first
@@ -62,7 +67,7 @@ async def open_arms(
             known = _described(arm, engines[place], settings)
         else:
             spoken = dialect(str(arm.settings["dialect"])) if "dialect" in arm.settings else None
-            reached = await connect(arm, key=key, spoken=spoken)
+            reached = await connect(arm, key=keys.get(arm.label), spoken=spoken)
             stack.callback(reached.close)
             target, known = reached, replace(arm, model=reached.model, engine=arm.engine or reached.dialect.name)
         opened.targets[arm.label] = target

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -19,9 +20,9 @@ def parse_arm(text: str, default_target: str) -> Arm:
 
     Without `=`, an arm of the default target: `off`, `adaptive` (the policy decides), `fixed:K`, `DRAFTER:K`. With it:
     a label, a target (`embedded` or a URL) and, after semicolons, what is particular: `speculation`, `draft_len` and
-    `drafter` (asked for in every request), `model`, `role`, `lossless` (yes or no), `engine`, `note`; `body.FIELD` (a
-    JSON value, sent with every request); anything else is a setting of the engine that the arm needs (`policy`,
-    `drafters`, `dtype`, ...). Raises ValueError.
+    `drafter` (asked for in every request), `model`, `role`, `lossless` (yes or no), `engine`, `note`, `dialect`, `key`
+    (the endpoint's, which is in no record: see `keys_of`), `body.FIELD` (a JSON value, sent with every request). Anything
+    else is a setting of the engine that the arm needs (`policy`, `drafters`, `dtype`, ...). Raises ValueError.
     """
     label, equals, rest = text.partition("=")
     if not equals:
@@ -50,6 +51,27 @@ def parse_arm(text: str, default_target: str) -> Arm:
     given = {name: value for name, value in own.items() if name not in ("dialect", "key")}
     settings |= {name: own[name] for name in ("dialect",) if name in own}
     return Arm(label=label.strip(), target=target, fields=fields, settings=settings, **given)
+
+
+def keys_of(texts: Sequence[str]) -> dict[str, str]:
+    """Label -> API key, of typed arms that have one of their own."""
+    found = {}
+    for text in texts:
+        label, _, rest = text.partition("=")
+        own = [part.strip()[4:] for part in rest.split(";")[1:] if part.strip().startswith("key=")]
+        found |= {label.strip(): key for key in own}
+    return found
+
+
+def without_keys(arguments: Sequence[str]) -> list[str]:
+    """A command as it may be recorded: a key is a secret."""
+    kept = [re.sub(r"(;\s*key=)[^;]*", r"\1...", each) for each in arguments]
+    for place, each in enumerate(arguments):
+        if each == "--key" and place + 1 < len(kept):
+            kept[place + 1] = "..."
+        elif each.startswith("--key="):
+            kept[place] = "--key=..."
+    return kept
 
 
 def _short(text: str, target: str) -> Arm:

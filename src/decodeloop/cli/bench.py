@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 
 from decodeloop import __version__
 from decodeloop.cli.arm_targets import open_arms, system
-from decodeloop.cli.arms import EMBEDDED, parse_arm
+from decodeloop.cli.arms import EMBEDDED, keys_of, parse_arm, without_keys
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.measuring import (
     EXIT_INTERRUPTED,
@@ -33,7 +34,7 @@ from decodeloop.evaluation.bench import Served, measure
 from decodeloop.evaluation.canary import decided
 from decodeloop.evaluation.card import Card
 from decodeloop.evaluation.journal import Journal, load
-from decodeloop.evaluation.plan import LoadKind, Plan
+from decodeloop.evaluation.plan import Arm, LoadKind, Plan
 from decodeloop.evaluation.workloads.workload import Workload
 
 WorkloadFile = Annotated[Path | None, typer.Argument(help="A workload file; without one, the shipped mini-suite.")]
@@ -89,6 +90,7 @@ def bench(
     typed = [parse_arm(text, url or EMBEDDED) for text in arm or ("off", "adaptive")]
     if len({each.label for each in typed}) < len(typed):
         raise ValueError("arms must have different labels")
+    keys = {each.label: key for each in typed} | keys_of(arm or ())
     if trace or rates is not None:
         levels, kind = numbers(rates or "1", "--rates"), LoadKind.OPEN
         arrivals = "trace" if trace else "poisson"
@@ -109,15 +111,17 @@ def bench(
     most = int(max(levels)) if kind is LoadKind.CLOSED else 32
     try:
         fresh = asyncio.run(
-            take(typed, model, key, most, served, run, fields, stop_early=until_decided, keep_text=keep_text)
+            take(typed, model, keys, most, served, run, fields, stop_early=until_decided, keep_text=keep_text)
         )
     except KeyboardInterrupt:
         stderr.print(f"interrupted: what was measured is in {run}; the same command goes on", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     cards = cards_of(load(run), run, served, fresh=fresh)
-    code = _tell(cards, fresh)
+    shared = share_memory(load(run).plan.arms, keys)
+    code = _tell(cards, fresh, shared)
     if as_json:
-        print(orjson.dumps({**told(cards, fresh), "results": str(run), "exit": code}).decode())
+        line = {**told(cards, fresh), "shared_memory": shared, "results": str(run), "exit": code}
+        print(orjson.dumps(line).decode())
     if code:
         raise typer.Exit(code)
 
@@ -125,7 +129,7 @@ def bench(
 async def take(
     typed: Any,
     model: str,
-    key: str | None,
+    keys: Mapping[str, str | None],
     most: int,
     workload: Workload,
     run: Path,
@@ -138,7 +142,7 @@ async def take(
 ) -> bool:
     """Open the arms and take what is missing of their plan; whether no request was served twice."""
     async with AsyncExitStack() as stack:
-        opened = await open_arms(typed, model, key, most, environment or read_environment(), stack)
+        opened = await open_arms(typed, model, keys, most, environment or read_environment(), stack)
         plan = plan_of(opened.arms, workload, fields)
         served = Served.of(plan, workload)
         with Journal(run, plan) as journal:
@@ -165,20 +169,15 @@ def plan_of(arms: Any, workload: Workload, fields: dict[str, Any]) -> Plan:
         workload=workload.facts(),
         arms=tuple(arms),
         system=system(),
-        command=shlex.join(["decodeloop", *without_key(sys.argv[1:])]),
+        command=shlex.join(["decodeloop", *without_keys(sys.argv[1:])]),
         **fields,
     )
 
 
-def without_key(arguments: list[str]) -> list[str]:
-    """A key is a secret: it is in no record."""
-    kept = list(arguments)
-    for place, each in enumerate(arguments):
-        if each == "--key" and place + 1 < len(kept):
-            kept[place + 1] = "..."
-        elif each.startswith("--key="):
-            kept[place] = "--key=..."
-    return kept
+def share_memory(arms: Sequence[Arm], keys: Mapping[str, str | None]) -> bool:
+    """Whether two arms ask one server as the same client: its drafters may remember the other arm's answers."""
+    asked = [(arm.target, keys.get(arm.label)) for arm in arms if arm.target != EMBEDDED]
+    return len(set(asked)) < len(asked)
 
 
 def told(cards: dict[str, Card], fresh: bool) -> dict[str, Any]:
@@ -234,7 +233,7 @@ def rows(cards: dict[str, Card]) -> list[dict[str, Any]]:
     return found
 
 
-def _tell(cards: dict[str, Card], fresh: bool) -> int:
+def _tell(cards: dict[str, Card], fresh: bool, shared: bool) -> int:
     first = next(iter(cards.values()))
     if not first.validity.valid:
         print("INVALID RUN: its figures say nothing about the configurations")
@@ -242,6 +241,8 @@ def _tell(cards: dict[str, Card], fresh: bool) -> int:
         print(f"  - {said}")
     if not fresh:
         print("  - requests came more than once: drafters that remember answers are flattered")
+    if shared:
+        print("  - arms ask one server as one client: drafters that remember answers know the other arm's (;key=...)")
     for line in table(rows(cards)):
         print(line)
     for label, card in cards.items():

@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from decodeloop.cli.arm_targets import Opened, open_arms
-from decodeloop.cli.arms import EMBEDDED, parse_arm
+from decodeloop.cli.arms import EMBEDDED, keys_of, parse_arm
 from decodeloop.cli.bench import (
     Arms,
     AsJson,
@@ -79,9 +79,10 @@ def cliff(
     levels = numbers(concurrency, "--concurrency")
     if any(level != int(level) for level in levels):
         raise ValueError(f"--concurrency: {concurrency!r} must hold whole numbers")
+    keys = {each.label: key for each in typed} | keys_of(arm or ())
     asked = Asked(out, blocks, requests, seed, max_tokens)
     try:
-        found = asyncio.run(_measure(asked, typed, model, key, whole, levels, refine))
+        found = asyncio.run(_measure(asked, typed, model, keys, whole, levels, refine))
     except KeyboardInterrupt:
         stderr.print(f"interrupted: what was measured is in {out}; the same command goes on", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -118,14 +119,14 @@ async def _measure(
     asked: Asked,
     typed: Sequence[Arm],
     model: str,
-    key: str | None,
+    keys: Mapping[str, str | None],
     whole: Workload,
     levels: tuple[float, ...],
     refine: int,
 ) -> Found:
     mixes = mixes_of(whole)
     async with AsyncExitStack() as stack:
-        opened = await open_arms(typed, model, key, int(max(levels)), read_environment(), stack)
+        opened = await open_arms(typed, model, keys, int(max(levels)), read_environment(), stack)
         runs = await _round(asked, opened, {mix: (own, levels) for mix, own in mixes.items()}, "")
         for turn in range(refine):
             between = brackets(_concluded(runs, opened.arms))

@@ -29,10 +29,12 @@ class Observer:
 @dataclass(frozen=True, slots=True)
 class Served:
     """What each turn serves. Within a block, turn 0 and turn 1 serve different requests, and every arm the same ones:
-    pairs are alike, and no arm meets a request twice as long as the workload lasts (`fresh`)."""
+    pairs are alike, and no arm meets a request twice as long as the workload lasts (`fresh`). spare: requests that are
+    measured nowhere, for the ramps."""
 
     plan: Plan
     parts: Sequence[Sequence[WorkRequest]]
+    spare: Sequence[WorkRequest]
     fresh: bool
 
     @classmethod
@@ -44,17 +46,22 @@ class Served:
             raise ValueError(f"workload {workload.name} has requests without texts: fill them first")
         count = 2 * plan.blocks * len(plan.levels)
         if plan.arrivals == "trace":
-            return cls(plan, *_in_order(workload, plan.requests_per_turn, count))
-        return cls(plan, *slices(workload, plan.requests_per_turn, count, seed=plan.seed))
+            parts, fresh = _in_order(workload, plan.requests_per_turn, count)
+        else:
+            parts, fresh = slices(workload, plan.requests_per_turn, count, seed=plan.seed)
+        measured = {request.id for part in parts for request in part}
+        spare = [request for request in workload.requests if request.id not in measured]
+        ramps = plan.load is LoadKind.CLOSED and max(plan.levels) > 1
+        return cls(plan, parts, spare, fresh and (bool(spare) or not ramps))
 
     def requests(self, key: TurnKey) -> list[WorkRequest]:
         return [self._asked(request) for request in self.parts[self._place(key)]]
 
     def fillers(self, key: TurnKey) -> Iterator[WorkRequest]:
-        """Requests for the ramps, without end: of other turns, where there are any."""
+        """Requests for the ramps, without end: spare ones, else other turns', else the turn's own."""
         place = self._place(key)
-        others = [part for number, part in enumerate(self.parts) if number != place] or self.parts
-        pool = [request for part in others for request in part]
+        others = [request for number, part in enumerate(self.parts) if number != place for request in part]
+        pool = self.spare or others or self.parts[place]
         while True:
             for i in np.random.default_rng([self.plan.seed, place]).permutation(len(pool)):
                 yield self._asked(pool[int(i)])
