@@ -65,7 +65,7 @@ class TimedReader:
 
 
 class Ours:
-    """One engine for all arms. Each block is an organization, so that no drafter remembers answers to the same prompts."""
+    """One engine for all arms. Each block is an organization: no drafter remembers answers to the same prompts."""
 
     def __init__(self, path: Path, dtype: str, threads: int) -> None:
         settings = EngineSettings(
