@@ -21,8 +21,8 @@ def parse_arm(text: str, default_target: str) -> Arm:
     Without `=`, an arm of the default target: `off`, `adaptive` (the policy decides), `fixed:K`, `DRAFTER:K`. With it:
     a label, a target (`embedded` or a URL) and, after semicolons, what is particular: `speculation`, `draft_len` and
     `drafter` (asked for in every request), `model`, `role`, `lossless` (yes or no), `engine`, `note`, `dialect`, `key`
-    (the endpoint's, which is in no record: see `keys_of`), `body.FIELD` (a JSON value, sent with every request). Anything
-    else is a setting of the engine that the arm needs (`policy`, `drafters`, `dtype`, ...). Raises ValueError.
+    (the endpoint's, which is in no record: see `keys_of`), `body.FIELD` (a JSON value, sent with every request).
+    Anything else is a setting of the engine that the arm needs (`policy`, `drafters`, ...). Raises ValueError.
     """
     label, equals, rest = text.partition("=")
     if not equals:
