@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 SUFFIX, HEAD_SUFFIX = ".audit.jsonl", ".audit.head"
 MOST_WAITING = 20_000
 RETRY_S = 1.0
+PATIENCE_S = 0.02  # an entry waits for company: nobody waits for it
 
 
 class AuditFile:
@@ -80,6 +81,8 @@ class AuditFile:
 
     def _batch(self) -> list[Entry | None]:
         batch = [self._entries.get()]
+        if batch[-1] is not None:
+            time.sleep(PATIENCE_S)
         while batch[-1] is not None and not self._entries.empty():
             batch.append(self._entries.get())
         return batch

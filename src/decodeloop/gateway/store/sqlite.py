@@ -30,6 +30,7 @@ T = TypeVar("T")
 Step = Callable[[sqlite3.Connection], Any]
 
 MOST_TOGETHER = 512  # steps in a transaction
+PATIENCE_S = 0.01
 BUSY_S = 5.0  # for another process's transaction
 
 
@@ -47,6 +48,7 @@ class SqliteBooks:
         self._path, self._instance, self._clock = path, instance, clock
         self._lease_s, self._full_sync = lease_s, full_sync
         self._steps: queue.SimpleQueue[tuple[Step, Future[Any]] | None] = queue.SimpleQueue()
+        self._patient: set[Future[Any]] = set()  # steps for which nobody waits
         self._thread = threading.Thread(target=self._run, name="decodeloop-books", daemon=True)
         self._beat: asyncio.Task[None] | None = None
         self._unwritten: list[LedgerRow] = []  # settled while the file could not be written
@@ -80,6 +82,7 @@ class SqliteBooks:
     def settle(self, row: LedgerRow) -> None:
         done: Future[Any] = Future()
         done.add_done_callback(lambda future: self._unwritten.append(row) if future.exception() else None)
+        self._patient.add(done)
         self._steps.put((lambda connection: steps.settle(connection, row), done))
 
     async def flush(self) -> None:
@@ -149,14 +152,17 @@ class SqliteBooks:
             connection.close()
 
     def _batch(self) -> tuple[list[tuple[Step, Future[Any]]], bool]:
+        """What is queued. Settlements wait a little for company: a transaction costs more than what is in it."""
         batch = []
         item = self._steps.get()
         while item is not None:
             batch.append(item)
             if len(batch) == MOST_TOGETHER:
                 return batch, False
+            waits = item[1] not in self._patient
+            self._patient.discard(item[1])
             try:
-                item = self._steps.get_nowait()
+                item = self._steps.get_nowait() if waits else self._steps.get(timeout=PATIENCE_S)
             except queue.Empty:
                 return batch, False
         return batch, True

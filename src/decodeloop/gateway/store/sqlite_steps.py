@@ -10,6 +10,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from decodeloop.gateway.store import Idempotency, Opening, Record, Refusal, Reserved
 from decodeloop.gateway.store.columns import (
@@ -74,9 +75,7 @@ _TABLES = (
     "INSERT INTO revision SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM revision)",
 )
 
-_SUM = "SELECT coalesce(sum(used), 0) FROM counters WHERE counter = ? AND slice >= ?"
-_ADD = """INSERT INTO counters VALUES (?, ?, ?, ?)
-          ON CONFLICT (counter, slice) DO UPDATE SET used = used + excluded.used"""
+_SUM = "(SELECT coalesce(sum(used), 0) FROM counters WHERE counter = ? AND slice >= ?)"
 
 IDEMPOTENCY_S = 86400.0  # how long a key is remembered
 
@@ -94,8 +93,7 @@ def reserve(db: Connection, opening: Opening, instance: str, now_s: float) -> Re
     place = refused(opening.holds, before)
     if place is not None:
         return Reserved(before, Refusal.LIMIT, place)
-    for hold in opening.holds:
-        _add(db, hold, hold.amount)
+    _add(db, [(hold, hold.amount) for hold in opening.holds])
     id = opening.reservation.id
     body = reservation_json(opening.reservation)
     db.execute("INSERT INTO reservations VALUES (?, ?, ?, ?)", (id, instance, body, holds_json(opening.holds)))
@@ -128,8 +126,7 @@ def extend(db: Connection, reservation: Reservation, holds: Sequence[Hold]) -> R
     place = refused(more, before)
     if place is not None:
         return Reserved(before, Refusal.LIMIT, place)
-    for hold in more:
-        _add(db, hold, hold.amount)
+    _add(db, [(hold, hold.amount) for hold in more])
     body = reservation_json(with_checkpoint(reservation, read_reservation(found[0])))
     db.execute("UPDATE reservations SET body = ?, holds = ? WHERE id = ?", (body, holds_json(holds), id))
     return Reserved(before)
@@ -162,8 +159,7 @@ def settle(db: Connection, row: LedgerRow) -> None:
 
 def _enter(db: Connection, row: LedgerRow, held: Sequence[Hold]) -> None:
     real = charged(held, charge_of(row.price, row.usage))
-    for before, after in zip(held, real, strict=True):
-        _add(db, before, after.amount - before.amount)
+    _add(db, [(before, after.amount - before.amount) for before, after in zip(held, real, strict=True)])
     db.execute(_INSERT, (*values(row), holds_json(real)))
 
 
@@ -172,8 +168,7 @@ def _correct(db: Connection, estimate: LedgerRow, actual: LedgerRow, assumed: Se
     difference = [
         replace(after, amount=after.amount - before.amount) for before, after in zip(assumed, real, strict=True)
     ]
-    for hold in difference:
-        _add(db, hold, hold.amount)
+    _add(db, [(hold, hold.amount) for hold in difference])
     db.execute(_INSERT, (*values(correction(estimate, actual, entry=1)), holds_json(difference)))
 
 
@@ -224,12 +219,28 @@ def open_reservations(db: Connection) -> list[tuple[Reservation, tuple[Hold, ...
 
 
 def used(db: Connection, counters: Sequence[tuple[str, int]]) -> tuple[int, ...]:
-    return tuple(db.execute(_SUM, each).fetchone()[0] for each in counters)
+    if not counters:
+        return ()
+    asked = [part for pair in counters for part in pair]
+    return tuple(db.execute(_sums(len(counters)), asked).fetchone())
 
 
-def _add(db: Connection, hold: Hold, amount: int) -> None:
-    if amount:
-        db.execute(_ADD, (hold.counter, hold.slice, amount, hold.until_s))
+def _add(db: Connection, amounts: Sequence[tuple[Hold, int]]) -> None:
+    """In one statement: each that the thread runs costs it a turn."""
+    values = [part for hold, amount in amounts if amount for part in (hold.counter, hold.slice, amount, hold.until_s)]
+    if values:
+        db.execute(_added(len(values) // 4), values)
+
+
+@cache
+def _sums(count: int) -> str:
+    return f"SELECT {', '.join([_SUM] * count)}"
+
+
+@cache
+def _added(count: int) -> str:
+    return f"""INSERT INTO counters VALUES {", ".join(["(?, ?, ?, ?)"] * count)}
+               ON CONFLICT (counter, slice) DO UPDATE SET used = used + excluded.used"""
 
 
 def revision(db: Connection) -> int:
