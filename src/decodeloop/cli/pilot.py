@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +17,12 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from decodeloop import __version__
+from decodeloop.cli import pilot_facts
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.money import EXIT_INVALID, EXIT_NO, Judged
 from decodeloop.cli.opening import stderr
 from decodeloop.cli.pilot_arms import Opened, absent, open_arms
+from decodeloop.cli.pilot_facts import Facts
 from decodeloop.cli.report import card_of, write
 from decodeloop.cli.sections import show_json, show_validity
 from decodeloop.engine.build import EmbeddedEngine
@@ -50,6 +52,9 @@ def pilot(
     ] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Instead of the file's budget.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew: what was measured before is deleted.")] = False,
+    judge_only: Annotated[
+        bool, typer.Option("--judge-only", help="Measure nothing: judge and report what was measured before.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON line.")] = False,
 ) -> None:
     """Run the pilot in FILE and answer go (exit code 0), no-go (1), or that the run is invalid (3).
@@ -65,14 +70,18 @@ def pilot(
     folder = out or file.with_suffix(".pilot")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.jsonl"
+    if fresh and judge_only:
+        raise ValueError("--fresh deletes what --judge-only would judge")
     if fresh:
-        path.unlink(missing_ok=True)
+        for each in (path, folder / pilot_facts.NAME):
+            each.unlink(missing_ok=True)
     try:
-        ran = asyncio.run(_run(asked, _workload(asked, file.parent), environment, path))
+        if not judge_only:
+            asyncio.run(_run(asked, _workload(asked, file.parent), environment, path))
     except KeyboardInterrupt:
         stderr.print(f"interrupted; what was measured is in {path}, and the same command goes on", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    report, verdict = _reported(asked, path, ran, list(missing.values()))
+    report, verdict = _reported(asked, path, list(missing.values()))
     page, text = folder / "report.html", folder / "report.md"
     write(report, page, text)
     _show(report, verdict, page, text)
@@ -80,16 +89,6 @@ def pilot(
         show_json({**asdict(verdict), "valid": report.validity.valid, "html": str(page), "run": str(path)})
     if CODES[verdict.answer]:
         raise typer.Exit(CODES[verdict.answer])
-
-
-@dataclass(slots=True)
-class Ran:
-    """What only the run itself knew. attributed: device ms of the requests, and of the steps, of undisturbed turns."""
-
-    power: Power
-    costs: Mapping[str, CostModel] = field(default_factory=dict)
-    requests_ms: float = 0.0
-    steps_ms: float = 0.0
 
 
 def _workload(asked: Pilot, beside: Path) -> Workload:
@@ -103,7 +102,8 @@ def _workload(asked: Pilot, beside: Path) -> Workload:
     return suite_of(asked.workload, seed=asked.seed, read=read)
 
 
-async def _run(asked: Pilot, workload: Workload, environment: Environment, path: Path) -> Ran:
+async def _run(asked: Pilot, workload: Workload, environment: Environment, path: Path) -> None:
+    """Take the turns that are missing, as far as the budget goes; keep what only the run knows, however it ends."""
     async with AsyncExitStack() as stack:
         opened = await open_arms(asked, environment, stack)
         plan = plan_of(
@@ -120,17 +120,29 @@ async def _run(asked: Pilot, workload: Workload, environment: Environment, path:
         before, began_s = read_power(), time.monotonic()
         spent_s = sum(turn.seconds for turn in done.turns)
         meter = stack.enter_context(_Meter(done, opened))
-        await measure(
-            served,
-            opened.targets,
-            journal,
-            done.missing(),
-            observer=Observer(turn=meter.turn),
-            enough=lambda: spent_s + time.monotonic() - began_s > 60.0 * asked.budget.minutes,
-        )
-        power = between(before, read_power(), max(time.monotonic() - began_s, 1e-3))
-        alone = [r for r in load(path).requests if key_of(r) in meter.alone and r.times is not None]
-        return Ran(power, _costs(asked, opened), sum(map(request_ms, alone)), meter.alone_ms)
+        try:
+            await measure(
+                served,
+                opened.targets,
+                journal,
+                done.missing(),
+                observer=Observer(turn=meter.turn),
+                enough=lambda: spent_s + time.monotonic() - began_s > 60.0 * asked.budget.minutes,
+            )
+        finally:
+            power = between(before, read_power(), max(time.monotonic() - began_s, 1e-3))
+            pilot_facts.add(path.parent, _facts(load(path), meter, power, _costs(asked, opened)))
+
+
+def _facts(results: Results, meter: _Meter, power: Power, costs: Mapping[str, CostModel]) -> Facts:
+    alone = [r for r in results.requests if key_of(r) in meter.alone and r.times is not None]
+    return Facts(
+        power=power.said,
+        watts=power.watts,
+        requests_ms=sum(map(request_ms, alone)),
+        steps_ms=meter.alone_ms,
+        predicted=tuple(predictions(results, costs)),
+    )
 
 
 def _costs(asked: Pilot, opened: Opened) -> dict[str, CostModel]:
@@ -182,8 +194,9 @@ class _Meter:
             self.alone_ms += self._opened.device_time.ms - self._before_ms
 
 
-def _reported(asked: Pilot, path: Path, ran: Ran, left_out: list[str]) -> tuple[Report, Verdict]:
-    results, money = load(path), asked.price.money(ran.power.watts)
+def _reported(asked: Pilot, path: Path, left_out: list[str]) -> tuple[Report, Verdict]:
+    facts = pilot_facts.read(path.parent)
+    results, money = load(path), asked.price.money(facts.watts)
     verdict = judge(results, asked, money, left_out=left_out)
     report = build(
         Asked(
@@ -193,23 +206,23 @@ def _reported(asked: Pilot, path: Path, ran: Ran, left_out: list[str]) -> tuple[
             money=money,
             slo=asked.criteria.slo,
             verdict=verdict,
-            power=ran.power.said,
+            power=facts.power,
             card=card_of(results, path, Judged(asked.candidate, float(asked.load.judged)), money),
-            predicted=predictions(results, ran.costs),
-            extra=_attributed(ran),
+            predicted=facts.predicted,
+            extra=_attributed(facts),
         )
     )
     return replace(report, title=asked.name), verdict
 
 
-def _attributed(ran: Ran) -> tuple[Section, ...]:
-    if not ran.steps_ms:
+def _attributed(facts: Facts) -> tuple[Section, ...]:
+    if not facts.steps_ms:
         return ()
     return (
         Section(
             title="Whose time it was",
-            lead=f"Of {ran.steps_ms / 1e3:.1f} s that the steps of undisturbed turns took, "
-            f"{percent(ran.requests_ms / ran.steps_ms, 2)} is in the times of single requests (goal: within 1 %).",
+            lead=f"Of {facts.steps_ms / 1e3:.1f} s that the steps of undisturbed turns took, "
+            f"{percent(facts.requests_ms / facts.steps_ms, 2)} is in the times of single requests (goal: within 1 %).",
         ),
     )
 

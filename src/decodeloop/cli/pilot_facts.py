@@ -1,0 +1,45 @@
+"""What only a run itself knows, kept beside its results so that it can be judged again without being run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from decodeloop.evaluation.report_tokens import Predicted
+
+NAME = "facts.json"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """power: what could be read, in words; watts: None if nothing could. requests_ms, steps_ms: device time of the
+    requests, and of the steps, of turns with one request at a time. predicted: what the cost surface says."""
+
+    power: str = "power was not measured: the pilot has not been run to an end"
+    watts: float | None = None
+    requests_ms: float = 0.0
+    steps_ms: float = 0.0
+    predicted: tuple[Predicted, ...] = ()
+
+
+def read(folder: Path) -> Facts:
+    """Raises ValueError for a file that is none."""
+    path = folder / NAME
+    if not path.exists():
+        return Facts()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Facts)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def add(folder: Path, more: Facts) -> None:
+    """Device times add up over a pilot's parts; the rest is the last part's."""
+    old = read(folder)
+    whole = msgspec.structs.replace(
+        more,
+        requests_ms=old.requests_ms + more.requests_ms,
+        steps_ms=old.steps_ms + more.steps_ms,
+        predicted=more.predicted or old.predicted,
+    )
+    (folder / NAME).write_bytes(msgspec.json.encode(whole))
