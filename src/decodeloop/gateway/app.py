@@ -27,6 +27,7 @@ from decodeloop.gateway.governance import Governance
 from decodeloop.gateway.identity import authenticator_for
 from decodeloop.gateway.meter import Meter
 from decodeloop.gateway.metrics import Exposition
+from decodeloop.gateway.openapi import OpenApi
 from decodeloop.gateway.pages import Pages
 from decodeloop.gateway.reference import Reference
 from decodeloop.gateway.settings import GatewaySettings
@@ -87,6 +88,7 @@ def build_app(
         _route("GET", "/health", pages.health),
         _route("GET", "/ready", pages.ready),
         _route("GET", "/metrics", pages.metrics),
+        _route("GET", "/openapi.json", OpenApi()),
         _route("GET", "/", pages.welcome),
     ]
     parts: list[Part] = [fleet] if governance is None else [governance, fleet]

@@ -15,7 +15,7 @@ from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.wire.body import checked, read_object
 from decodeloop.types import RequestClass, RequestRefused, Usage
 
-__all__ = ["Reference"]
+__all__ = ["Reference", "ReferenceBody"]
 
 CHAT_PATH = "/v1/chat/completions"
 DOMAINS = (
@@ -27,7 +27,7 @@ DOMAINS = (
 )
 
 
-class _Body(Struct, forbid_unknown_fields=True):
+class ReferenceBody(Struct, forbid_unknown_fields=True):
     request_id: Annotated[str, Meta(min_length=1, max_length=128)]
     prompt: Annotated[str, Meta(min_length=1)]
     domain: str
@@ -43,8 +43,8 @@ class Reference:
         self._chat, self._admission, self._limits = chat, admission, limits
 
     async def __call__(self, exchange: Exchange) -> None:
-        body: _Body = checked(
-            read_object(await exchange.read_json(self._limits), max_depth=self._limits.max_json_depth), _Body
+        body: ReferenceBody = checked(
+            read_object(await exchange.read_json(self._limits), max_depth=self._limits.max_json_depth), ReferenceBody
         )
         if body.domain not in DOMAINS:
             raise RequestRefused(f"no domain {body.domain[:60]!r}; choose from {', '.join(DOMAINS)}", param="domain")
@@ -63,7 +63,7 @@ class Reference:
         )
 
 
-def _chat_body(body: _Body) -> dict[str, Any]:
+def _chat_body(body: ReferenceBody) -> dict[str, Any]:
     wish = {"class": body.domain, "speculation": "force" if body.force_speculative else "auto"}
     return {
         "messages": [{"role": "user", "content": body.prompt}],
