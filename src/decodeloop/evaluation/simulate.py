@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, repeat
+from itertools import count, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,7 @@ def simulate_closed(
     seed: int = 0,
     following: Iterator[Arrival] | None = None,
 ) -> tuple[Simulated, list[Served]]:
-    """Every client sends the next of `following`, or its own request again, as soon as it is answered.
+    """As soon as it is answered a client sends the next of `following`, if any is left; without that, the same again.
 
     The ramp is left out of the figures.
     """
@@ -166,7 +166,7 @@ class _Loop:
         offered = [able[i] for i in self._rng.permutation(len(able))[:ROUTED_AMONG].tolist()]
         chosen = min(offered, key=lambda i: self.replicas[i].load)
         self.replicas[chosen].waiting.append(request)
-        self._step(chosen)
+        self._at(self.now_s, lambda: self._step(chosen))  # with whatever else arrives at this moment
 
     def _step(self, i: int) -> None:
         replica = self.replicas[i]
@@ -179,7 +179,7 @@ class _Loop:
             self._stepping.discard(i)
             for request in replica.finish(planned, self.now_s, started_s):
                 self._leave(request)
-            self._step(i)
+            self._at(self.now_s, lambda: self._step(i))  # after what arrives in answer to it
 
         self._at(planned.ends_s, end)
 
@@ -188,7 +188,8 @@ class _Loop:
             moved_s = self.now_s + self.fleet.transfer_ms / 1e3
             self._at(moved_s, lambda: self._route(request, prefill=False))
         elif self.following is not None:
-            self.arrive(replace(next(self.following) or request.arrival, at_s=self.now_s))
+            for following in islice(self.following, 1):
+                self.arrive(replace(following or request.arrival, at_s=self.now_s))
 
 
 def _summary(fleet: Fleet, loop: _Loop, until_s: float | None) -> Simulated:
