@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--max-draft-len", type=int, default=12)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--skip", type=int, default=0, help="settings that an interrupted run has done")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
@@ -131,16 +132,17 @@ def main() -> None:
     asked = [r for t in (0.0, 1.0) for r in requests(prompts, checkpoint, t, options.tokens)]
     info = bench.runner.info
     print(f"{read_hardware().device}; {info.name} {info.weight_format}, batch-invariant {info.batch_invariant}")
-    started = time.monotonic()
-    plain = bench.answers(asked, None)
-    print(f"{len(asked)} plain answers, alone and cold: {time.monotonic() - started:.0f} s", flush=True)
-
-    grid = cells(options.drafters.split(","), options.max_draft_len)
+    grid = list(enumerate(cells(options.drafters.split(","), options.max_draft_len)))[options.skip :]
     if options.ordinary:
-        grid = [Cell("ngram", 0, 16, warm=False, chunk=128)]
+        grid = [(0, Cell("ngram", 0, 16, warm=False, chunk=128))]
+    shares = [[r for i, r in enumerate(asked) if (i + place) % options.every == 0] for place, _ in grid]
+    needed = {request.id for share in shares for request in share}
+    started = time.monotonic()
+    plain = bench.answers([request for request in asked if request.id in needed], None)
+    print(f"{len(plain)} plain answers, alone and cold: {time.monotonic() - started:.0f} s", flush=True)
+
     equal = total = 0
-    for place, cell in enumerate(grid):
-        chosen = [request for i, request in enumerate(asked) if (i + place) % options.every == 0]
+    for (_, cell), chosen in zip(grid, shares, strict=True):
         started = time.monotonic()
         got = bench.answers(chosen, cell)
         same = sum(tokens == plain[name] for name, tokens in got.items())
