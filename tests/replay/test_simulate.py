@@ -114,9 +114,11 @@ def test_more_load_means_longer_waits_and_more_replicas_shorter_ones():
     assert ttft(40, 4) < ttft(40, 1)
 
 
-@pytest.mark.parametrize("load", [4, 400])
-def test_the_best_rule_is_never_behind_and_knows_when_to_stop(load):
-    laws = BySurvival({CHAT: (0.2, 0.04, 0.01), EDIT: (0.8, 0.6, 0.5)})
+@pytest.mark.parametrize(
+    ("load", "chat", "edit"), [(4, (0.4, 0.16, 0.06), (0.9, 0.8, 0.7)), (400, (0.2, 0.04, 0.01), (0.8, 0.6, 0.5))]
+)
+def test_the_best_rule_is_never_behind_and_knows_when_to_stop(load, chat, edit):
+    laws = BySurvival({CHAT: chat, EDIT: edit})
     mixed = [*clients(load // 2, prompt=200), *clients(load // 2, prompt=200, request_class=EDIT)]
     rules = {"off": Off, "fixed": lambda: Fixed(PUBLISHED, 3), "best": lambda: Best(PUBLISHED)}
     rates = {}
