@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import asyncpg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from books_rig import ANA, NOON_S, PRICE, Clock, agree, limit, opening, row
 from decodeloop.gateway.store import Idempotency, Refusal, Reserved, StoreUnavailable
+from decodeloop.gateway.store.postgres import PostgresJournal
 from decodeloop.gateway.store.shared import SharedBooks
 from decodeloop.gateway.store.sqlite import SqliteBooks
 from decodeloop.governance.ledger import Outcome
@@ -332,3 +334,13 @@ def test_a_full_disk_refuses_and_recovers(file: str) -> None:
 def test_who_asks_decides_which_counters_are_held() -> None:
     holds = opening("r", (limit(5, organization="other"), limit(5, organization="acme", user="*")), HUNDRED).holds
     assert [hold.counter for hold in holds] == [f"tokens-total-acme-*|acme/{ANA.user}//"]
+
+
+@pytest.mark.parametrize("error", [asyncpg.InternalClientError("state"), asyncpg.PostgresError("x"), TimeoutError()])
+def test_whatever_a_dying_database_does_is_no_fault_of_the_request(error: Exception) -> None:
+    async def work() -> None:
+        with pytest.raises(StoreUnavailable, match="PostgreSQL"):
+            async with PostgresJournal("postgresql://nowhere")._asked():
+                raise error
+
+    asyncio.run(work())

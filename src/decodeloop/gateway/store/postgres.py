@@ -243,5 +243,11 @@ class PostgresJournal:
     async def _asked(self) -> AsyncIterator[None]:
         try:
             yield
-        except (TimeoutError, self._asyncpg.PostgresError, self._asyncpg.InterfaceError, OSError) as error:
+        except (
+            TimeoutError,
+            OSError,
+            self._asyncpg.PostgresError,
+            self._asyncpg.InterfaceError,
+            self._asyncpg.InternalClientError,  # of a connection whose server died while it was asked
+        ) as error:
             raise StoreUnavailable(f"PostgreSQL: {error or type(error).__name__}") from error

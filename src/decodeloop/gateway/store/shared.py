@@ -221,7 +221,7 @@ class SharedBooks:
             try:
                 await self._enter()
                 await self._pay()
-            except StoreUnavailable as error:
+            except Exception as error:  # whatever it is, what is owed stays owed
                 log.warning("%d settlements wait: %s", len(self._settling) + len(self._owed), error)
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -253,7 +253,7 @@ class SharedBooks:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 await self._beat_once()
-            except StoreUnavailable as error:
+            except Exception as error:  # the next one may do better
                 log.warning("%s", error)
 
     async def _beat_once(self) -> None:
