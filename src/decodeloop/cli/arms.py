@@ -55,7 +55,7 @@ def parse_arm(text: str, default_target: str) -> Arm:
 
 def keys_of(texts: Sequence[str]) -> dict[str, str]:
     """Label -> API key, of typed arms that have one of their own."""
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         label, _, rest = text.partition("=")
         own = [part.strip()[4:] for part in rest.split(";")[1:] if part.strip().startswith("key=")]

@@ -95,7 +95,7 @@ def aiperf(text: str) -> Iterator[Load]:
         sent_s = about["request_start_ns"] / 1e9
         tokens = int(_value(metrics, "output_sequence_length") or _value(metrics, "output_token_count") or 0)
         first_ms, whole_ms = _value(metrics, "time_to_first_token"), _value(metrics, "request_latency")
-        stamps = () if first_ms is None else (sent_s + first_ms / 1e3,)
+        stamps: tuple[float, ...] = () if first_ms is None else (sent_s + first_ms / 1e3,)
         if stamps and whole_ms is not None and tokens > 1:
             stamps = (*stamps, sent_s + whole_ms / 1e3)
         seen.append(
