@@ -11,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
 from decodeloop.engine.models.sources import open_checkpoint
 from tiny import tiny_hf
 
-TEXTS = ("the cat sat on the mat", "add(a, b): return", "one two one two one", "list [1, 2, 3]", "mat on sat", "a b c")
+TEXTS = tuple(f"{i} {text}" for i in range(2) for text in ("the cat sat", "add(a, b):", "one two one two", "list [1]"))
+TEXTS += ("mat on sat", "a b c", "name value name", "on the mat on", "return b", "def def")
 
 
 @pytest.fixture(scope="session")

@@ -270,7 +270,7 @@ def test_a_verifier_that_keeps_whatever_is_drafted_is_caught(opened, journal, ex
 
 
 def test_an_engine_as_it_ships_passes(opened, journal):
-    found = identical(InProcess(opened()), journal, 12)
+    found = identical(InProcess(opened()), journal, 14)
     assert found.passed
     assert found.measured["accepted"] > 0
 
@@ -287,6 +287,11 @@ def test_noise_in_company_is_no_speculation(journal):
     assert found.passed
     assert found.measured["floor"] > 10
     assert found.power[0].size > 0.2
+
+
+def test_too_few_questions_are_refused(journal):
+    with pytest.raises(ValueError, match="5 questions are too few"):
+        identical(None, journal, 5)
 
 
 # Journals.

@@ -73,7 +73,7 @@ def test_our_own_server_has_its_own_plain_mode(ours, certify):
     assert found.regime == regime
     checks = {check.name: check for check in found.checks}
     assert set(checks) == {"declaration", "identity", "distributions"}
-    assert checks["identity"].measured["answers"] == 2 * 6 * 3  # temperatures, prompts, companies: seeds count here
+    assert checks["identity"].measured["answers"] == 2 * 14 * 3  # temperatures, prompts, companies: seeds count here
     assert observed_regime(url, None, None) == (regime, ())
 
 

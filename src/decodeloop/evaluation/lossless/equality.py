@@ -35,7 +35,11 @@ def check_identity(
     exact: no answer may differ (a batch-invariant target under coupled noise, or at temperature 0). Otherwise the
     excess over the floor is tested at alpha, spread over the companies, and a failure needs a confirmation on answers
     drawn anew.
+
+    Raises ValueError when the questions are too few to show anything.
     """
+    if power_of(len(asks), 0.0, exact=exact, alpha=alpha / len(companies)).size >= 1.0:
+        raise ValueError(f"{len(asks)} questions are too few: not even answers that all differ would show")
     total = len(asks) * (len(companies) + 2)
 
     def part(number: int) -> Progress:
