@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ATTEMPTS = 5
+ATTEMPTS = 10
 RETRY_S = 0.25
 READ_S = 2.0
 TOGETHER = 200  # settlements in a transaction
