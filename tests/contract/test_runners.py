@@ -10,9 +10,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
 
 from decodeloop.engine.models.sources import open_checkpoint
+from decodeloop.engine.rows import VerifyRows
 from decodeloop.engine.runners import RunnerOptions, runners
 from decodeloop.engine.runners.toy import ToyRunner
+from decodeloop.speculation.block import Draft
+from decodeloop.speculation.drawing import CoupledTokens
+from decodeloop.speculation.sampling import RequestChance, SamplingState
+from decodeloop.speculation.verifiers.coupled import CoupledVerifier
 from decodeloop.testing import check_runner
+from decodeloop.types import SamplingParams
 from tiny import tiny_hf
 
 
@@ -105,11 +111,52 @@ class PromisesAnyMemory(Faulty):
         super().allocate_kv(min(blocks, 100))
 
 
-def test_the_control_itself_is_sound():
-    check_runner(Faulty())
+class DrawsInPython(Faulty):
+    """Sound: it asks the reference."""
+
+    def draw_coupled(self, logits, asked):
+        drawn = []
+        for rows in asked:
+            params = SamplingParams(temperature=rows.temperature)
+            state = SamplingState(params, (), vocab_size=logits.shape[1], eos_ids=frozenset())
+            seen = VerifyRows(state, logits[rows.rows], rows.drafted, rows.position)
+            try:
+                verdict = CoupledVerifier().judge(Draft(rows.drafted), seen, RequestChance(rows.key))
+            except FloatingPointError:
+                drawn.append(None)
+                continue
+            drawn.append(CoupledTokens(verdict.emitted, seen.entropies(len(verdict.emitted))))
+        return drawn
 
 
-@pytest.mark.parametrize("faulty", Faulty.__subclasses__())
+class DrawsTheLikeliest(DrawsInPython):
+    def draw_coupled(self, logits, asked):
+        return super().draw_coupled(logits, [replace(rows, temperature=0.0) for rows in asked])
+
+
+class DrawsBehindAMistake(DrawsInPython):
+    def draw_coupled(self, logits, asked):
+        alone = [replace(rows, drafted=(), rows=slice(rows.rows.start, rows.rows.start + 1)) for rows in asked]
+        return [
+            None if first is None else replace(first, tokens=(*rows.drafted, *first.tokens))
+            for rows, first in zip(asked, super().draw_coupled(logits, alone), strict=True)
+        ]
+
+
+class DrawsNaN(DrawsInPython):
+    def draw_coupled(self, logits, asked):
+        return super().draw_coupled(np.nan_to_num(logits, posinf=0.0), asked)
+
+
+@pytest.mark.parametrize("sound", [Faulty, DrawsInPython])
+def test_the_control_itself_is_sound(sound):
+    check_runner(sound())
+
+
+FAULTY = [each for each in (*Faulty.__subclasses__(), *DrawsInPython.__subclasses__()) if each is not DrawsInPython]
+
+
+@pytest.mark.parametrize("faulty", FAULTY)
 def test_the_check_finds_a_faulty_runner(faulty):
     with pytest.raises((AssertionError, RuntimeError)):
         check_runner(faulty())

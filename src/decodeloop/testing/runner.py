@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from decodeloop.speculation.drawing import DrawsCoupled
 from decodeloop.speculation.forward import Batch, Runner, block_tables
+from decodeloop.testing.drawing import check_draws
 from decodeloop.types import FloatArray
 
 BLOCKS = 24
@@ -45,7 +47,8 @@ def check_runner(runner: Runner, tolerance: float = 1e-4) -> None:
     """Raises AssertionError, saying what was broken. Drops the runner's KV.
 
     However a text is cut into forwards, whatever stands beside it, wherever its KV lies: its logits stay within
-    `tolerance`, bit for bit the same when the runner says that it is batch_invariant.
+    `tolerance`, bit for bit the same when the runner says that it is batch_invariant. One that draws tokens itself
+    (`DrawsCoupled`) draws the reference's.
     """
     bench = _Bench(runner, tolerance)
     bench.runner.allocate_kv(BLOCKS)
@@ -53,6 +56,8 @@ def check_runner(runner: Runner, tolerance: float = 1e-4) -> None:
         check(bench)
     if runner.info.trees:
         _trees_see_their_paths(bench)
+    if isinstance(runner, DrawsCoupled):
+        check_draws(runner, runner.info.vocab_size)
 
 
 class _Bench:
