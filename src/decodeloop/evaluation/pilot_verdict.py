@@ -88,7 +88,7 @@ def _never_slower(results: Results, pilot: Pilot) -> Check:
     said = f"worst of {len(measured)} cells: {found.worst}, {ratio(worst)}"
     said += f"; geometric mean {found.geometric_mean:.2f}x; inconclusive (error above 1 %): {len(found.inconclusive)}"
     passed = not slower if worst.blocks >= 2 else None
-    return Check(name, passed, f"{len(slower)} cells slower; {said}" if slower else said)
+    return Check(name, passed, f"{len(slower)} slower; {said}" if slower else said)
 
 
 def _unchanged(results: Results, pilot: Pilot) -> Check | None:
