@@ -153,3 +153,15 @@ def test_unlikely_proposals_are_left_but_go_on_being_learned_from():
     lens = [policy.plan(Load(1, 0, 100, 1.0), asking).draft_lens[0] for _ in range(64)]
     assert set(lens) == {0, 2}
     assert lens.count(2) == 4
+
+
+def test_steps_in_which_nobody_was_asked_are_counted_but_hardly_learned_from():
+    policy, learned = PlainGuardedPolicy(PolicySettings(K), surface()), []
+    learn, policy._learn = policy._learn, lambda record: (learned.append(record.step), learn(record))
+    load = Load(1, 0, 100, 1.0)
+    for number in range(464):
+        policy.plan(load, [request()])
+        silent = StepRow(request_id="r", tenant="t", request_class=EDIT, reason=Reason.NO_PROPOSAL, emitted=1)
+        policy.observe(StepRecord(**timed(number), load=load, rows=(silent,)))
+    assert policy.describe()["reasons"] == {"no_proposal": 464}
+    assert len(learned) == pytest.approx(64 + 400 / 4, abs=10)

@@ -17,7 +17,7 @@ from decodeloop.types import Plan, RequestClass, SpeculationMode
 log = logging.getLogger(__name__)
 
 
-REST_AFTER = 12  # steps of a sequence in which nothing that was said was worth verifying
+REST_AFTER = 8  # steps of a sequence in which nothing that was said was worth verifying
 REST_STEPS = 6  # then its drafters are asked every so many steps only
 HOPELESS = 0.04  # of its class's steps with something worth verifying: a new sequence begins at rest
 HEEDED_KEPT = 1.0 - 1.0 / 256.0  # of a class's share of such steps, a step of one sequence

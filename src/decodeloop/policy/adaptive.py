@@ -24,7 +24,7 @@ from decodeloop.policy.fixed import verify_all
 from decodeloop.policy.guard import Guard
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
 from decodeloop.policy.options import AdaptiveOptions
-from decodeloop.policy.overrides import Choice, plan_of
+from decodeloop.policy.overrides import SILENCE, Choice, is_silent, plan_of
 from decodeloop.policy.paid import PROBE_DEPTH, PaidDrafting, expected_survival
 from decodeloop.policy.sizing import Step
 from decodeloop.types import (
@@ -43,6 +43,8 @@ from decodeloop.types import (
 
 STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked anew
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
+PLAIN_TEACHES = 4  # one in so many plain steps is learned from, after
+FIRST_STEPS = 64
 WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
 TYPICAL_CONTEXT = 256  # of the cliff's batches, until some were seen
 
@@ -82,15 +84,21 @@ class AdaptivePolicy:
         self._reasons: Counter[Reason] = Counter()
         self._unread: list[StepRecord] = []
         self._seen = 0
+        self._all_free = False  # of the last step's drafters
+        self._quiet_ms: float | None = None  # expected of a step without a proposal
         self._context_tokens = float(TYPICAL_CONTEXT)
         self._gain = 1.0  # of the last decisions over plain, as predicted
 
     def plan(self, load: Load, requests: Sequence[DecodeRequest]) -> Plan:
-        self._open = None
+        self._open = self._quiet_ms = None
         self._aim.meet(requests)
         if self._costs is None or not requests:
             modest = MODEST_LEN if load.running <= MODEST_LOAD and not load.waiting else 0
             return plan_of(self._choosing.modest(request, modest) for request in requests)
+        self._all_free = self._beliefs.free.issuperset(requests[0].drafters)
+        if all(is_silent(request) for request in requests):
+            self._quiet_ms = self._plain_ms(load, len(requests))
+            return plan_of(SILENCE for _ in requests)
         tracks = self._beliefs.tracks.of(requests)
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
@@ -100,13 +108,16 @@ class AdaptivePolicy:
         if any(choice.drafter not in self._beliefs.free for choice in choices if choice.draft_len):
             choices = self._paid.settle(step, choices, self._choosing.free_choices(step, choices))
             survival = None
-        if self._settings.max_draft_len >= PROBE_DEPTH and not self._beliefs.free.issuperset(requests[0].drafters):
+        if self._settings.max_draft_len >= PROBE_DEPTH and not self._all_free:
             probed = self._paid.probe(step, choices)
             choices, survival = probed, survival if probed is choices else None
         self._open = _Open(step, self._bound(step, choices), survival)
         return plan_of(choices)
 
     def allocate(self, plan: Plan, scores: Scores) -> Decision:
+        if self._quiet_ms is not None and not any(plan.draft_lens):
+            rows = len(plan.draft_lens)
+            return Decision(plan.draft_lens, plan.reasons, float(rows), self._quiet_ms, Knowledge.PREFIX)
         if self._open is None or self._open.step.rows != len(plan.draft_lens):
             return verify_all(plan, scores)
         step, bound = self._open.step, self._open.bound
@@ -132,15 +143,23 @@ class AdaptivePolicy:
 
     def observe(self, record: StepRecord) -> None:
         """Learn, several steps at a time: between two steps of the model every touch of our own data is a cold one."""
-        self._unread.append(record)
         self._seen += 1
+        self._reasons.update(row.reason for row in record.rows)
+        if self._seen % PLAIN_TEACHES and self._is_uneventful(record):
+            return
+        self._unread.append(record)
         if len(self._unread) >= min(self._aim.learn_every, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
             for each in unread:
                 self._learn(each)
 
+    def _is_uneventful(self, record: StepRecord) -> bool:
+        """A plain step, in which nobody was even asked: like the last and the next."""
+        if self._aim.learn_every == 1 or self._seen <= FIRST_STEPS or not self._all_free:
+            return False
+        return not any(row.draft_len or row.shadow_match or row.prefill_tokens for row in record.rows)
+
     def _learn(self, record: StepRecord) -> None:
-        self._reasons.update(row.reason for row in record.rows)
         tracks = self._beliefs.tracks.of(record.rows)
         caught_up = self._beliefs.read(record, tracks)
         self._beliefs.observe(record, tracks)
@@ -240,6 +259,14 @@ class AdaptivePolicy:
             return False
         self._guard.spend(forgone_ms)
         return True
+
+    def _plain_ms(self, load: Load, rows: int) -> float:
+        """Expected, free drafting included."""
+        if self._costs is None:
+            return 0.0
+        sequences = max(load.running, rows)
+        ms = self._costs.step_ms(rows + load.prefill_tokens, load.context_tokens, sequences)
+        return ms + self._costs.free_draft_ms(sequences)
 
     def _predicted(self, step: Step, ms: float) -> float:
         return ms + step.costs.free_draft_ms(step.sequences)

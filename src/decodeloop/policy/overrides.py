@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decodeloop.policy import PolicySettings
 from decodeloop.types import DecodeRequest, Plan, Reason, SpeculationMode
 
-__all__ = ["Choice", "ceiling", "choose", "drafter_for", "override", "plan_of"]
+__all__ = ["SILENCE", "Choice", "ceiling", "choose", "drafter_for", "is_silent", "override", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,9 @@ class Choice:
     draft_len: int
     drafter: str | None
     reason: Reason
+
+
+SILENCE = Choice(0, None, Reason.NO_PROPOSAL)
 
 
 def override(request: DecodeRequest, settings: PolicySettings) -> Choice | None:
@@ -64,6 +67,14 @@ def choose(wanted: int, reason: Reason, request: DecodeRequest, settings: Policy
     if request.cap is not None and request.max_draft_len < min(wanted, settings.max_draft_len):
         reason = request.cap
     return Choice(draft_len, drafter if draft_len else None, reason)
+
+
+def is_silent(request: DecodeRequest) -> bool:
+    """Nothing is imposed on it, and whoever could draft for it was asked and has nothing to say."""
+    proposals = request.proposals
+    if request.speculation.mode is not SpeculationMode.AUTO or len(proposals) < len(request.drafters):
+        return False
+    return not any(proposals.values()) and all(name in proposals for name in request.drafters)
 
 
 def plan_of(choices: Iterable[Choice]) -> Plan:
