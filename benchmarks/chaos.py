@@ -46,7 +46,7 @@ from decodeloop.governance.settings import GovernanceSettings
 KEY = "dl-00112233aabb-" + "k" * 43
 TIGHT = "dl-bbaa33221100-" + "t" * 43
 TIGHT_CAP = 3000  # tokens: reached in the run, and never passed
-LEASE_S = 2.0
+LEASE_S = 15.0
 RETURN_S = 120.0
 CONFIG = """
 gateway:
@@ -136,7 +136,7 @@ async def start_toy() -> tuple[web.AppRunner, int]:
     app.router.add_post("/v1/chat/completions", toy)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", models)
-    app.router.add_get("/metrics", lambda _: web.Response(text=""))
+    app.router.add_get("/metrics", models)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
