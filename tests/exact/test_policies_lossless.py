@@ -20,6 +20,8 @@ def test_every_policy_with_every_verifier(policy, verifier):
         rng = np.random.default_rng(seed)
         targets, qs = ([random_table(rng, 2, LENGTH + 1) for _ in range(2)] for _ in range(2))
         assert (
-            joint_distance(judge, targets, qs, partial(decided, fresh=partial(open_policy, policy, judge), verifier=judge))
+            joint_distance(
+                judge, targets, qs, partial(decided, fresh=partial(open_policy, policy, judge), verifier=judge)
+            )
             < EXACT
         )

@@ -50,5 +50,7 @@ def test_every_key_of_the_decodeloop_object_is_documented():
 
 def test_every_route_is_documented():
     routes = {route.path.replace(":path", "") for route in gateway(ScriptedUpstream(says("a")))._router.routes}
-    documented = {path for line in re.findall(r"^\| (`.+?) \|", TEXT, re.M) for path in re.findall(r"/[\w/{}.-]*", line)}
+    documented = {
+        path for line in re.findall(r"^\| (`.+?) \|", TEXT, re.M) for path in re.findall(r"/[\w/{}.-]*", line)
+    }
     assert routes == documented
