@@ -248,7 +248,7 @@ def opened(tiny):
 
 def identical(target, journal, count, **options):
     asks = [
-        Ask(messages=({"role": "user", "content": f"the cat sat on {i} the cat"},), temperature=0.0, max_tokens=8)
+        Ask(messages=({"role": "user", "content": f"the cat sat on {i} the cat"},), temperature=0.0, max_tokens=48)
         for i in range(count)
     ]
     settings = {"exact": False, "alpha": 1e-3, "must_speculate": True, **options}
