@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from decodeloop.cli.environment import Environment
 from decodeloop.cli.main import app
-from decodeloop.cli.serve import _read
+from decodeloop.cli.reloading import read_config
+from decodeloop.cli.serve import ServeConfig
 from decodeloop.config import ConfigError
 from decodeloop.engine.build import build_engine
 from decodeloop.engine.settings import EngineSettings
@@ -122,7 +123,7 @@ def test_a_broken_configuration_is_one_line_that_names_the_file(tmp_path, conten
     path = tmp_path / "serve.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as refused:
-        _read(path, Environment(tmp_path, {}))
+        read_config(path, ServeConfig, Environment(tmp_path, {}))
     said = str(refused.value)
     assert said.startswith(f"{path}: ")
     assert message in said

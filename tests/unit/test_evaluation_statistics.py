@@ -102,6 +102,7 @@ def test_never_slower_is_claimed_over_cells_jointly():
     assert noisy.holds
     assert noisy.inconclusive == ("noisy",)
     assert not never_slower({"even": rng.normal(-0.01, 0.001, 8)}).holds  # above the floor, but under 1 on the whole
+    assert not never_slower({"noise": rng.normal(0.1, 0.2, 8)}).holds  # nothing was shown
     with pytest.raises(ValueError, match="no cell"):
         never_slower({})
 

@@ -82,20 +82,21 @@ def never_slower(cells: Mapping[str, Logs], *, floor: float = 0.98, level: float
     """No cell's simultaneous upper bound is below `floor`, and the geometric mean over cells is at least 1.
 
     cells: name -> [blocks] paired log ratios. A cell whose standard error exceeds 1 % is listed as inconclusive: it
-    neither supports the claim nor breaks it by chance.
+    neither supports the claim nor breaks it by chance; where all are, nothing is claimed.
     """
     if not cells:
         raise ValueError("no cell was measured")
     ratios = {name: ratio_of(logs, level=level, cells=len(cells)) for name, logs in cells.items()}
     mean = math.exp(sum(math.log(ratio.ratio) for ratio in ratios.values()) / len(ratios))
     slower = [name for name, ratio in ratios.items() if ratio.high < floor]
+    inconclusive = tuple(name for name, ratio in ratios.items() if ratio.inconclusive)
     return NeverSlower(
-        holds=not slower and mean >= 1.0,
+        holds=not slower and mean >= 1.0 and len(inconclusive) < len(ratios),
         cells=ratios,
         worst=min(ratios, key=lambda name: ratios[name].ratio),
         best=max(ratios, key=lambda name: ratios[name].ratio),
         geometric_mean=mean,
-        inconclusive=tuple(name for name, ratio in ratios.items() if ratio.inconclusive),
+        inconclusive=inconclusive,
     )
 
 
