@@ -154,6 +154,36 @@ def test_a_gateway_that_died_is_charged_and_put_right_later(path: Path, known: U
     asyncio.run(work())
 
 
+def test_a_gateway_taken_for_dead_goes_on_and_its_counters_stay_right(path: Path) -> None:
+    clock, total = Clock(), [limit(1000)]
+
+    async def work() -> None:
+        asleep, other = books(path, "asleep", clock), books(path, "other", clock)
+        await asleep.start()
+        await other.start()
+        await asleep.reserve(opening("before", total, HUNDRED))
+        clock.now_s += 100
+        await other._beat_once()
+        await settled(other)
+        for id in ("during", "after"):  # before it notices, and once it has
+            again = await asleep.reserve(opening(id, total, HUNDRED, now_s=clock.now_s))
+            assert again.refusal is None
+            await asleep._beat_once()
+            await other._beat_once()
+            for one in (asleep, other):
+                await settled(one)
+            await agree(other, opening("x", total, HUNDRED).holds)
+        for id in ("before", "during", "after"):
+            asleep.settle(row(id, Usage(prompt=15, completion=9)))
+        for one in (asleep, other):
+            await settled(one)
+        await agree(other, opening("x", total, HUNDRED).holds)
+        for one in (asleep, other):
+            await one.close()
+
+    asyncio.run(work())
+
+
 def test_a_reservation_grows_as_far_as_the_budget(path: Path) -> None:
     async def work(one: Books) -> None:
         await one.reserve(opening("r", LIMITS, HUNDRED))

@@ -28,11 +28,15 @@ from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, estima
 from decodeloop.governance.quota import Hold
 from decodeloop.types import Usage
 
-__all__ = ["PostgresJournal", "Snapshot", "Stale"]
+__all__ = ["GivenUp", "PostgresJournal", "Snapshot", "Stale"]
 
 CONNECTIONS = 6
 TIMEOUT_S = 5.0
 IDEMPOTENCY_S = 86400.0
+
+
+class GivenUp(Exception):
+    """Others took this gateway for dead: what it had open is charged by estimate, and its name is no more."""
 
 
 class Stale(Exception):
@@ -70,16 +74,18 @@ class PostgresJournal:
             self._pool.terminate()
 
     async def reserve(
-        self, openings: Sequence[tuple[str, Opening]], instance: str, now_s: float
+        self, openings: Sequence[tuple[str, str, Opening]], now_s: float
     ) -> list[Stale | Reserved | None]:
-        """Record reservations made in the copies `openings` name ("": in none, it holds nothing); None: it stands."""
+        """Record reservations made by (copy, instance, opening) ("": in none, it holds nothing); None: it stands."""
         async with self._transaction() as db:
             current = str(await db.fetchval("SELECT generation FROM fence FOR SHARE"))
-            alive = await db.fetchval("SELECT 1 FROM instances WHERE id = $1 FOR SHARE", instance)
+            names = sorted({instance for _, instance, _ in openings})
+            found = await db.fetch("SELECT id FROM instances WHERE id = ANY($1) FOR SHARE", names)
+            alive = {id for (id,) in found}
             results: list[Stale | Reserved | None] = []
             good: list[tuple[str, str, str, str]] = []
-            for generation, opening in openings:
-                if generation not in ("", current) or not alive:
+            for generation, instance, opening in openings:
+                if generation not in ("", current) or instance not in alive:
                     results.append(Stale())
                     continue
                 id, named = opening.reservation.id, opening.idempotency
@@ -143,14 +149,19 @@ class PostgresJournal:
                 await db.execute("DELETE FROM idempotency WHERE request_id = ANY($1)", free)
             return results
 
-    async def beat(self, instance: str, now_s: float, lease_s: float) -> tuple[list[LedgerRow], list[str]]:
-        """Renew the lease; the estimates that are to be settled for gateways that are dead, and who those are."""
+    async def beat(
+        self, instance: str, now_s: float, lease_s: float, *, known: bool
+    ) -> tuple[list[LedgerRow], list[str]]:
+        """Renew the lease; the estimates that are to be settled for gateways that are dead, and who those are.
+
+        known: it was renewed before. Raises GivenUp if it was ended since.
+        """
         async with self._transaction() as db:
-            await db.execute(
-                "INSERT INTO instances VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET seen_s = excluded.seen_s",
-                instance,
-                now_s,
-            )
+            renewed = await db.fetchval("UPDATE instances SET seen_s = $2 WHERE id = $1 RETURNING 1", instance, now_s)
+            if renewed is None and known:
+                raise GivenUp
+            if renewed is None:
+                await db.execute("INSERT INTO instances VALUES ($1, $2)", instance, now_s)
             orphans = await db.fetch(
                 "SELECT body FROM reservations WHERE instance NOT IN (SELECT id FROM instances WHERE seen_s >= $1)",
                 now_s - lease_s,

@@ -68,7 +68,8 @@ return answer
 """
 )
 
-# id, then what each hold was charged; none: everything is released. What isn't held was settled before.
+# id, a holder ("": whoever), then what each hold was charged; none: everything is released. What isn't held was settled
+# before.
 _SETTLE = (
     _HEAD
     + _HELD
@@ -76,8 +77,9 @@ _SETTLE = (
 local held = redis.call('GET', 'dl:r:' .. ARGV[1])
 if not held then return {gen} end
 local told = cjson.decode(held)
+if ARGV[2] ~= '' and told[3] ~= ARGV[2] then return {gen} end
 for k, name in ipairs(told[1]) do
-  add(name[1], name[2], tonumber(ARGV[k + 1] or 0) - tonumber(told[2][k]), tonumber(name[3]))
+  add(name[1], name[2], tonumber(ARGV[k + 2] or 0) - tonumber(told[2][k]), tonumber(name[3]))
 end
 redis.call('DEL', 'dl:r:' .. ARGV[1])
 redis.call('SREM', 'dl:o:' .. told[3], ARGV[1])
@@ -155,9 +157,10 @@ class RedisCounters:
         generation, place, *used = await self._run("reserve", told)
         return generation, int(place), tuple(map(int, used))
 
-    async def settle(self, id: str, amounts: Sequence[int]) -> None:
-        """Replace what `id` holds by what it was charged. Again does nothing."""
-        await self._run("settle", [id, *amounts])
+    async def settle(self, id: str, amounts: Sequence[int], holder: str = "") -> None:
+        """Replace what `id` holds by what it was charged. Again does nothing. holder: only if it is held by that
+        instance."""
+        await self._run("settle", [id, holder, *amounts])
 
     async def adjust(self, generation: str, differences: Iterable[Hold]) -> None:
         """Add, in the copy that doesn't know of it."""

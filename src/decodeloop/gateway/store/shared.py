@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from decodeloop.gateway.store import Opening, Record, Refusal, Reserved, StoreUnavailable
 from decodeloop.gateway.store.batches import Batches
-from decodeloop.gateway.store.postgres import PostgresJournal, Stale
+from decodeloop.gateway.store.postgres import GivenUp, PostgresJournal, Stale
 from decodeloop.gateway.store.redis_counters import Rebuilding, RedisCounters
 from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation
 from decodeloop.governance.quota import Hold
@@ -49,6 +51,7 @@ class SharedBooks:
         self._reserving = Batches(self._record)
         self._settling: list[LedgerRow] = []
         self._owed: dict[str, tuple[int, ...]] = {}  # what Redis has yet to be told of settlements
+        self._known = False  # the instance has a lease
         self._copying = asyncio.Lock()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -75,12 +78,12 @@ class SharedBooks:
     async def reserve(self, opening: Opening) -> Reserved:
         id = opening.reservation.id
         for _ in range(ATTEMPTS):
-            generation = ""
+            generation, instance = "", self._instance
             used: tuple[int, ...] = ()
             if opening.holds:
                 try:
                     generation, place, used = await self._counted(
-                        lambda: self._counters.reserve(id, self._instance, opening.holds)
+                        partial(self._counters.reserve, id, instance, opening.holds)
                     )
                 except StoreUnavailable:
                     self._owe(id, ())  # it may have been counted all the same
@@ -90,7 +93,7 @@ class SharedBooks:
                 if place >= 0:
                     return Reserved(used, Refusal.LIMIT, place)
             try:
-                recorded = await self._reserving.submit((generation, opening))
+                recorded = await self._reserving.submit((generation, instance, opening))
             except StoreUnavailable:  # or recorded: a settlement of nothing makes both sure
                 self._owe(id, ())
                 self.settle(replace(opening.reservation.row, ended_s=self._clock(), outcome=Outcome.FAILED))
@@ -174,8 +177,8 @@ class SharedBooks:
         await self._settled()
         return self._idle.is_set()
 
-    async def _record(self, openings: Sequence[tuple[str, Opening]]) -> Sequence[Stale | Reserved | None]:
-        return await self._journal.reserve(openings, self._instance, self._clock())
+    async def _record(self, openings: Sequence[tuple[str, str, Opening]]) -> Sequence[Stale | Reserved | None]:
+        return await self._journal.reserve(openings, self._clock())
 
     async def _counted(self, ask: Callable[[], Awaitable[T]]) -> T:
         for _ in range(ATTEMPTS):
@@ -258,7 +261,14 @@ class SharedBooks:
 
     async def _beat_once(self) -> None:
         """Say that this gateway lives, and charge for the dead."""
-        estimates, dead = await self._journal.beat(self._instance, self._clock(), self._lease_s)
+        now_s = self._clock()
+        try:
+            estimates, dead = await self._journal.beat(self._instance, now_s, self._lease_s, known=self._known)
+        except GivenUp:  # a new name: others may still be clearing up after the old one
+            log.warning("this gateway was taken for dead")
+            self._instance = uuid.uuid4().hex[:12]
+            estimates, dead = await self._journal.beat(self._instance, now_s, self._lease_s, known=False)
+        self._known = True
         if estimates:
             log.warning("%d requests of gateways that died are charged by estimate", len(estimates))
         for row in estimates:
@@ -268,4 +278,5 @@ class SharedBooks:
             held = [id for id in await self._counters.held_by(instance) if id not in told]
             charges = await self._journal.charges(held)
             for id in held:
-                self._owe(id, charges.get(id, ()))
+                settle = partial(self._counters.settle, id, charges.get(id, ()), instance)
+                await self._counted(settle)
