@@ -180,6 +180,21 @@ def test_a_kept_connection_that_the_server_closed_is_replaced():
     assert asyncio.run(run()) == [200] * 5
 
 
+def test_a_kept_connection_that_is_closing_is_replaced():
+    """Its end is known to the transport, and not yet to us."""
+
+    async def run():
+        async with canned(lambda path, _: whole({"path": path})) as server:
+            client = Client(Address.of(server.url))
+            await client.send("GET", "/1")
+            client._idle[0]._transport.close()
+            status = (await client.send("GET", "/2")).status
+            client.close()
+            return status
+
+    assert asyncio.run(run()) == 200
+
+
 def test_nobody_there():
     async def run():
         await connect(Arm(label="x", target="http://127.0.0.1:9"))

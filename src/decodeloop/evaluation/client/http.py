@@ -151,10 +151,10 @@ class _Connection(asyncio.Protocol):
         self.answered = False  # whether any byte of the present response has come
 
     async def exchange(self, message: bytes) -> Reply:
+        self.answered = False
         if self._transport is None or self._transport.is_closing():
             raise Lost("the connection was closed")
         self._done = asyncio.get_running_loop().create_future()
-        self.answered = False
         self._parser = httptools.HttpResponseParser(self)
         self.reply = Reply(clock())
         self._transport.write(message)
