@@ -13,22 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from gateways import gateway
 
 HERE = Path(__file__).parent / "clients"
 PACKAGES = ("openai", "langchain-openai", "litellm")
-PATIENCE_S = 180.0
 
 
 def set_up(cache: Path) -> dict[str, list[str]]:
@@ -50,38 +46,6 @@ def set_up(cache: Path) -> dict[str, list[str]]:
         shutil.copy(HERE / "with_openai.mjs", script)
         clients["openai-js"] = [node, str(script)]
     return clients
-
-
-@contextmanager
-def gateway(folder: Path, settings: dict[str, Any]) -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-    settings.setdefault("gateway", {})["port"] = port
-    path = folder / "gateway.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    with (folder / "gateway.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "decodeloop", "serve", "--config", str(path)], stdout=log, stderr=log
-        )
-        try:
-            _wait(f"http://127.0.0.1:{port}/ready", process, folder / "gateway.log")
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=2) as got:
-                if got.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.3)
-    raise SystemExit(f"the gateway is not ready:\n{log.read_text()[-2000:]}")
 
 
 def run(command: Sequence[str], url: str, model: str) -> list[dict[str, Any]]:
@@ -106,7 +70,8 @@ def main() -> None:
         topologies[name] = {"model": None, "gateway": {"upstreams": {name: {"url": url, "engine": engine}}}}
     results = []
     for topology, settings in topologies.items():
-        with tempfile.TemporaryDirectory() as folder, gateway(Path(folder), settings) as url:
+        with tempfile.TemporaryDirectory() as folder, gateway(Path(folder), settings) as address:
+            url = f"{address}/v1"
             with urllib.request.urlopen(f"{url}/models", timeout=10) as got:
                 model = json.load(got)["data"][0]["id"]
             for client, command in clients.items():

@@ -13,27 +13,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
+from gateways import gateway
 
 from decodeloop.evaluation.statistics import paired_ratio
 
 PROMPTS = Path(__file__).parent / "data" / "classes.jsonl"
 PHASES = ("prefill_ms", "draft_ms", "verify_ms", "sample_ms", "overhead_ms")
-PATIENCE_S = 180.0
 GAIN_ROUNDS = 3
 
 
@@ -46,39 +42,14 @@ class Served:
     pool: str
 
 
-@contextmanager
-def server(folder: Path, gains: Mapping[str, Any]) -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
+def pooled(gains: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of one engine in two pools."""
     pools = {
         "speculative": {"upstreams": ["embedded"], "regime": "fixed", "gains": dict(gains)},
         "plain": {"upstreams": ["embedded"], "regime": "plain"},
     }
     engine = {"policy": "fixed", "draft_len": 4, "drafters": ["ngram"], "prefix_caching": False}
-    path = folder / "gateway.yaml"
-    path.write_text(yaml.safe_dump({"engine": engine, "gateway": {"port": port, "pools": pools}}))
-    with (folder / "gateway.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "decodeloop", "serve", "--config", str(path)], stdout=log, stderr=log
-        )
-        try:
-            _wait(f"http://127.0.0.1:{port}/ready", process, folder / "gateway.log")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            if httpx.get(url, timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.3)
-    raise SystemExit(f"the server is not ready:\n{log.read_text()[-2000:]}")
+    return {"engine": engine, "gateway": {"pools": pools}}
 
 
 async def ask(client: httpx.AsyncClient, prompt: Mapping[str, str], tokens: int, pool: str | None) -> Served:
@@ -204,9 +175,9 @@ def main() -> None:
     mixed = [own[options.load + place] for place in range(options.each) for own in classes.values()]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with server(folder, {}) as url:
+        with gateway(folder, pooled({})) as url:
             gains = measure_gains(url, measured, options.load, options.tokens)
-        with server(folder, gains) as url:
+        with gateway(folder, pooled(gains)) as url:
             asyncio.run(turn(url, mixed, options.load, 8, None))  # warm
             told = compare(url, mixed, options.blocks, options.load, options.tokens)
     told = {"gains": gains, "load": options.load, "requests_a_turn": len(mixed), **told}

@@ -1,9 +1,8 @@
 """LangChain's OpenAI classes against BASE_URL MODEL: one JSON line a check. Runs in an environment of its own."""
 
-import json
 import sys
-from collections.abc import Callable
 
+import checks
 from langchain_openai import ChatOpenAI
 
 BASE_URL, MODEL = sys.argv[1:3]
@@ -40,11 +39,4 @@ def structured() -> None:
     assert shaped.invoke("Name one colour.")["colour"] in ("red", "blue")
 
 
-CHECKS: list[Callable[[], None]] = [invoke, stream, batch, structured]
-
-for check in CHECKS:
-    try:
-        check()
-        print(json.dumps({"check": check.__name__, "ok": True}))
-    except Exception as error:
-        print(json.dumps({"check": check.__name__, "ok": False, "why": f"{type(error).__name__}: {error}"[:300]}))
+checks.run([invoke, stream, batch, structured])

@@ -1,9 +1,8 @@
 """LiteLLM's client against BASE_URL MODEL: one JSON line a check. Runs in an environment of its own."""
 
-import json
 import sys
-from collections.abc import Callable
 
+import checks
 import litellm
 
 BASE_URL, MODEL = sys.argv[1:3]
@@ -36,11 +35,4 @@ def errors() -> None:
     raise AssertionError("a model that isn't there was answered")
 
 
-CHECKS: list[Callable[[], None]] = [whole, stream, errors]
-
-for check in CHECKS:
-    try:
-        check()
-        print(json.dumps({"check": check.__name__, "ok": True}))
-    except Exception as error:
-        print(json.dumps({"check": check.__name__, "ok": False, "why": f"{type(error).__name__}: {error}"[:300]}))
+checks.run([whole, stream, errors])

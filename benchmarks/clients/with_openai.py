@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
 
+import checks
 import openai
 
 BASE_URL, MODEL = sys.argv[1:3]
@@ -85,11 +85,4 @@ def leaving() -> None:
         next(iter(pieces))
 
 
-CHECKS: list[Callable[[], None]] = [whole, stream, completions, logprobs, schema, models, errors, leaving]
-
-for check in CHECKS:
-    try:
-        check()
-        print(json.dumps({"check": check.__name__, "ok": True}))
-    except Exception as error:
-        print(json.dumps({"check": check.__name__, "ok": False, "why": f"{type(error).__name__}: {error}"[:300]}))
+checks.run([whole, stream, completions, logprobs, schema, models, errors, leaving])
