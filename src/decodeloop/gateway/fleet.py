@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decodeloop.gateway.breaker import BreakerSettings
 from decodeloop.gateway.pools import Lease, Member, PoolSettings, PoolState
 from decodeloop.gateway.upstreams import ModelCard, RelayUpstream, Upstream
-from decodeloop.types import Load, RequestRefused
+from decodeloop.types import RequestRefused
 from decodeloop.types.routing import Pool, Route, RouteReason, RouteRequest
 
 __all__ = ["Asked", "Fleet", "Router", "idlest"]
@@ -112,16 +112,6 @@ class Fleet:
         choices = ", ".join(card.id for card in self.cards())
         raise RequestRefused(
             f"no model {model[:100]!r} here; choose from: {choices}", status=404, param="model", code="model_not_found"
-        )
-
-    def load(self) -> Load:
-        """All of it together."""
-        loads = [member.load() for member in self.members.values()]
-        return Load(
-            running=sum(load.running for load in loads),
-            waiting=sum(load.waiting for load in loads),
-            context_tokens=sum(load.context_tokens for load in loads),
-            kv_free_fraction=min(load.kv_free_fraction for load in loads),
         )
 
     def choose(self, asked: Asked, tried: Collection[str] = ()) -> tuple[Route, Lease]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -13,8 +12,7 @@ from dataclasses import dataclass
 from decodeloop.gateway.admission import Admission, Exhausted, Terms, Ticket
 from decodeloop.gateway.again import Memory
 from decodeloop.gateway.claims import Claim, claim_of_call, claim_of_envelope
-from decodeloop.gateway.errors import internal_error, shutting_down
-from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.fleet import Asked, Fleet
 from decodeloop.gateway.identity import Authenticator
 from decodeloop.gateway.meter import Meter, RequestMeter
@@ -23,7 +21,7 @@ from decodeloop.gateway.relay import Relay
 from decodeloop.gateway.sessions import place_of, settled, terms_of
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
-from decodeloop.gateway.tasks import answer_chunks, watched
+from decodeloop.gateway.tasks import answer_chunks, time_limit, watched
 from decodeloop.gateway.telemetry import Trail, asked_of
 from decodeloop.gateway.upstreams import Upstream
 from decodeloop.gateway.wire.answer import Answer
@@ -216,30 +214,13 @@ class Run:
             await self._each(say)
             await stream.end(self.answer.last_events())
 
-        try:
-            await watched(work(), self.exchange.disconnected(), stream.beat())
-        except RequestRefused as refused:
-            if not stream.opened:
-                raise
-            log.warning("request %s in mid-stream: %d %s", self.exchange.request_id, refused.status, refused.message)
-            await stream.fail(refused)
-        except ClientGone:
-            raise
-        except asyncio.CancelledError:
-            if stream.opened:
-                await stream.fail(shutting_down())
-            raise
-        except Exception:
-            if not stream.opened:
-                raise
-            log.exception("request %s failed in mid-stream", self.exchange.request_id)
-            await stream.fail(internal_error(self.exchange.request_id))
+        await stream.carry(work())
 
     async def _each(self, use: Callable[[Chunk], Awaitable[None]]) -> None:
         """Give every chunk to `use`, in order, the next one only when it returns."""
-        limit_s = self.settings.limits.request_timeout_s
+        limit = time_limit(self.settings.limits.request_timeout_s)
         try:
-            async with asyncio.timeout(limit_s) as timeout, aclosing(self._chunks()) as chunks:
+            async with limit, aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
                     self.ticket.count(chunk)
                     self.timing.chunk(chunk, self.clock())
@@ -249,12 +230,6 @@ class Run:
             self.exchange.tape = None  # others may afford all of it
             for chunk in self.answer.cut(exhausted.usage):
                 await use(self.answer.admit(chunk))
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            raise RequestRefused(
-                f"the answer was not complete after {limit_s:g} s", status=504, code="timeout"
-            ) from None
         self.answer.check_complete()
         self.ticket.settle(Outcome.COMPLETED)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -11,22 +10,21 @@ from typing import Any
 import orjson
 
 from decodeloop.gateway.admission import Exhausted, Ticket
-from decodeloop.gateway.errors import internal_error, shutting_down
-from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.fleet import Asked, Fleet
 from decodeloop.gateway.meter import RequestMeter
 from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.sessions import place_of
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.sse import EventStream
-from decodeloop.gateway.tasks import watched
+from decodeloop.gateway.tasks import time_limit, watched
 from decodeloop.gateway.upstreams import RelayAnswer, UpstreamFailed
 from decodeloop.gateway.wire.answer import DONE as DONE_EVENT
 from decodeloop.gateway.wire.answer import event
 from decodeloop.gateway.wire.envelope import Envelope
 from decodeloop.gateway.wire.events import AnswerReader, EventCutter, EventTooLarge, event_data
 from decodeloop.governance.ledger import Outcome
-from decodeloop.types import RequestRefused, Usage
+from decodeloop.types import RequestRefused
 
 __all__ = ["Relay"]
 
@@ -55,8 +53,8 @@ class Relay:
     reader: AnswerReader
     ticket: Ticket
 
-    async def run(self, first: Lease) -> Usage | None:
-        """From the first server's lease to the answer's last byte; the usage, if it was told.
+    async def run(self, first: Lease) -> None:
+        """From the first server's lease to the answer's last byte.
 
         Raises:
             RequestRefused: no server answered, or the one that did refuses the request; nothing was sent yet.
@@ -65,44 +63,18 @@ class Relay:
         if not self.envelope.stream:
             work = self._attempts(first, self._whole, said=lambda: False)
             await watched(self._limited(work), self.exchange.disconnected())
-            return self.reader.usage
+            return
         stream = EventStream(self.exchange, heartbeat_s=self.settings.heartbeat_s)
 
         async def pass_on(answer: RelayAnswer) -> None:
             await self._streamed(answer, stream)
 
         work = self._attempts(first, pass_on, said=lambda: stream.said)
-        try:
-            await watched(self._limited(work), self.exchange.disconnected(), stream.beat())
-        except RequestRefused as refused:
-            if not stream.opened:
-                raise
-            log.warning("request %s in mid-stream: %d %s", self.exchange.request_id, refused.status, refused.message)
-            await stream.fail(refused)
-        except ClientGone:
-            raise
-        except asyncio.CancelledError:
-            if stream.opened:
-                await stream.fail(shutting_down())
-            raise
-        except Exception:
-            if not stream.opened:
-                raise
-            log.exception("request %s failed in mid-stream", self.exchange.request_id)
-            await stream.fail(internal_error(self.exchange.request_id))
-        return self.reader.usage
+        await stream.carry(self._limited(work))
 
     async def _limited(self, work: Coroutine[Any, Any, None]) -> None:
-        limit_s = self.settings.limits.request_timeout_s
-        try:
-            async with asyncio.timeout(limit_s) as timeout:
-                await work
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            raise RequestRefused(
-                f"the answer was not complete after {limit_s:g} s", status=504, code="timeout"
-            ) from None
+        async with time_limit(self.settings.limits.request_timeout_s):
+            await work
 
     async def _attempts(self, lease: Lease, pass_on: PassOn, *, said: Callable[[], bool]) -> None:
         tried: list[str] = []

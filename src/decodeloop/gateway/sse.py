@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from typing import NoReturn
+from collections.abc import Coroutine
+from typing import Any, NoReturn
 
-from decodeloop.gateway.errors import error_object
-from decodeloop.gateway.exchange import Exchange
+from decodeloop.gateway.errors import error_object, internal_error, shutting_down
+from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.tasks import watched
 from decodeloop.gateway.wire.answer import event
 from decodeloop.types import RequestRefused
 
 __all__ = ["EventStream"]
+
+log = logging.getLogger(__name__)
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -45,6 +50,33 @@ class EventStream:
         """Tell of a failure after the start: an error event, and no [DONE]."""
         self._exchange.failed(refused)
         await self.end(event(error_object(refused)))
+
+    async def carry(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, which writes and ends the stream, while its client is there. What fails after the start is told
+        in the stream; before, it is raised.
+
+        Raises:
+            ClientGone: the client left, and the work was cancelled.
+        """
+        exchange = self._exchange
+        try:
+            await watched(work, exchange.disconnected(), self.beat())
+        except RequestRefused as refused:
+            if not self.opened:
+                raise
+            log.warning("request %s in mid-stream: %d %s", exchange.request_id, refused.status, refused.message)
+            await self.fail(refused)
+        except ClientGone:
+            raise
+        except asyncio.CancelledError:
+            if self.opened:
+                await self.fail(shutting_down())
+            raise
+        except Exception:
+            if not self.opened:
+                raise
+            log.exception("request %s failed in mid-stream", exchange.request_id)
+            await self.fail(internal_error(exchange.request_id))
 
     async def beat(self) -> NoReturn:
         """Send a comment whenever nothing else was sent for `heartbeat_s`."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from decodeloop.gateway.upstreams import Upstream
-from decodeloop.types import Chunk, Request
+from decodeloop.types import Chunk, Request, RequestRefused
 
-__all__ = ["answer_chunks", "watched"]
+__all__ = ["answer_chunks", "time_limit", "watched"]
 
 
 async def watched(work: Coroutine[Any, Any, None], *watchers: Coroutine[Any, Any, None]) -> None:
@@ -55,6 +55,18 @@ async def _all_ended(tasks: Sequence[asyncio.Task[None]], own: asyncio.Task[Any]
         if not alarms or own.uncancel() > 0:
             raise
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def time_limit(limit_s: float) -> AsyncIterator[None]:
+    """Raises RequestRefused with 504 when the answer made inside takes longer."""
+    try:
+        async with asyncio.timeout(limit_s) as timeout:
+            yield
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise RequestRefused(f"the answer was not complete after {limit_s:g} s", status=504, code="timeout") from None
 
 
 async def answer_chunks(upstream: Upstream, requests: Sequence[Request]) -> AsyncGenerator[Chunk, None]:

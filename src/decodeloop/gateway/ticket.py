@@ -8,6 +8,7 @@ from typing import Protocol
 
 from decodeloop.gateway.admission import Exhausted
 from decodeloop.gateway.claims import Claim
+from decodeloop.gateway.wire.accounts import summed_usage
 from decodeloop.governance.capability import Place, Ruling
 from decodeloop.governance.ledger import LedgerRow, Outcome, Timings
 from decodeloop.governance.quota import Hold
@@ -82,10 +83,10 @@ class Tally:
         A request that failed before it said anything used nothing that its sender should pay for.
         """
         if len(self.final) >= prompts:
-            return _sum(self.final)
+            return summed_usage(self.final)
         if outcome is Outcome.FAILED and not self.started:
             return Usage()
-        told = _sum([*self.final, *self.partial.values()])
+        told = summed_usage([*self.final, *self.partial.values()])
         counted = self.tokens + self.pieces
         prompt = told.prompt if self.partial or self.final else self.likely_prompt
         return replace(told, prompt=prompt, completion=max(told.completion, counted))
@@ -173,19 +174,6 @@ class GovernedTicket:
                 cost=round(timings.machine_ms * row.price.second_cost * 1e6),  # ms, per second, in billionths
             ),
         )
-
-
-def _sum(usages: Sequence[Usage]) -> Usage:
-    if len(usages) == 1:
-        return usages[0]
-    return Usage(
-        prompt=sum(usage.prompt for usage in usages),
-        cached=sum(usage.cached for usage in usages),
-        completion=sum(usage.completion for usage in usages),
-        drafted=sum(usage.drafted for usage in usages),
-        verified=sum(usage.verified for usage in usages),
-        accepted=sum(usage.accepted for usage in usages),
-    )
 
 
 def _added(timings: Timings, report: Report) -> Timings:
