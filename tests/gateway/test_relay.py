@@ -160,6 +160,8 @@ def test_an_error_event_is_a_failure():
             (502, "upstream a refuses the gateway (401)", "upstream_refused"),
         ),
         (500, {"error": {"message": "trace at 10.0.0.1"}}, (502, "upstream a failed (500)", "upstream_failed")),
+        (302, {}, (502, "upstream a failed (302)", "upstream_failed")),
+        (204, {}, (502, "upstream a failed (204)", "upstream_failed")),
     ],
 )
 def test_errors_keep_our_shape(status, told, expected):

@@ -125,7 +125,7 @@ class Relay:
         if answer.status in BUSY:
             lease.full(answer.retry_after_s)
             return refused
-        if answer.status >= 500 or answer.status in (401, 403, 404, 408):
+        if answer.status < 400 or answer.status >= 500 or answer.status in (401, 403, 404, 408):
             lease.failed()
             return refused
         lease.succeeded()
@@ -215,7 +215,7 @@ def _refusal(status: int, said: bytes, upstream: str) -> RequestRefused:
         return RequestRefused(
             f"upstream {upstream} refuses the gateway ({status})", status=502, code="upstream_refused"
         )
-    if status >= 500 and status not in BUSY:
+    if status < 400 or (status >= 500 and status not in BUSY):
         return RequestRefused(f"upstream {upstream} failed ({status})", status=502, code="upstream_failed")
     code, param = error.get("code"), error.get("param")
     return RequestRefused(

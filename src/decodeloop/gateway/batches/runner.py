@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -201,8 +200,10 @@ class BatchRunner:
 
     def _set(self, batch: Batch) -> None:
         self._batches[batch.id] = batch
-        with contextlib.suppress(OSError):
+        try:
             write_whole(self._directory / f"{batch.id}.json", msgspec.json.encode(batch))
+        except OSError as error:  # it goes on; a restart would not know how far it was
+            log.warning("the state of batch %s can't be written: %s", batch.id, error)
 
 
 def _exchange(batch: Batch, line: Line) -> Captured:
