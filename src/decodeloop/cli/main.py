@@ -4,59 +4,71 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from decodeloop import __version__
-from decodeloop.cli.bench import bench
-from decodeloop.cli.certify import app as certify
-from decodeloop.cli.cliff import cliff
-from decodeloop.cli.compare import compare_command
-from decodeloop.cli.doctor import doctor
-from decodeloop.cli.economics import economics
-from decodeloop.cli.frontier import frontier
-from decodeloop.cli.generate import generate
-from decodeloop.cli.governing import audit, budgets, configuration, grants, keys, ledger
-from decodeloop.cli.models import models
-from decodeloop.cli.pilot import pilot
-from decodeloop.cli.policy import app as policy
-from decodeloop.cli.report import report
-from decodeloop.cli.results import app as results
-from decodeloop.cli.serve import serve
-from decodeloop.cli.simulate import simulate_command
-from decodeloop.cli.workload import app as workload
 
 EXIT_USAGE = 2
 
+# Where each command is, in the order that --help lists them: a function, or an app with commands of its own.
+COMMANDS = {
+    "serve": "serve:serve",
+    "generate": "generate:generate",
+    "models": "models:models",
+    "doctor": "doctor:doctor",
+    "economics": "economics:economics",
+    "frontier": "frontier:frontier",
+    "pilot": "pilot:pilot",
+    "report": "report:report",
+    "bench": "bench:bench",
+    "cliff": "cliff:cliff",
+    "compare": "compare:compare_command",
+    "workload": "workload:app",
+    "results": "results:app",
+    "policy": "policy:app",
+    "certify": "certify:app",
+    "simulate": "simulate:simulate_command",
+    "keys": "governing:keys",
+    "grants": "governing:grants",
+    "budgets": "governing:budgets",
+    "ledger": "governing:ledger",
+    "audit": "governing:audit",
+    "config": "governing:configuration",
+}
+
+
+class _Commands(TyperGroup):
+    """Imports the command that is asked for, and no other: an import of them all takes longer than most of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            ctx.fail(f"no command {cmd_name!r}; choose from {', '.join(COMMANDS)}")
+        module, attribute = COMMANDS[cmd_name].split(":")
+        found: Any = getattr(import_module(f"decodeloop.cli.{module}"), attribute)
+        alone = typer.Typer(callback=lambda: None, add_completion=False, pretty_exceptions_enable=False)
+        if isinstance(found, typer.Typer):
+            alone.add_typer(found, name=cmd_name)
+        else:
+            alone.command(cmd_name)(found)
+        return get_group(alone).commands[cmd_name]
+
+
 app = typer.Typer(
     name="decodeloop",
+    cls=_Commands,
     help="Fast, cheap and provably unchanged LLM decoding.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(serve)
-app.command()(generate)
-app.command()(models)
-app.command()(doctor)
-app.command()(economics)
-app.command()(frontier)
-app.command()(pilot)
-app.command()(report)
-app.command()(bench)
-app.command()(cliff)
-app.command("compare")(compare_command)
-app.add_typer(workload)
-app.add_typer(results)
-app.add_typer(policy)
-app.add_typer(certify)
-app.command("simulate")(simulate_command)
-app.add_typer(keys, name="keys")
-app.add_typer(grants, name="grants")
-app.add_typer(budgets, name="budgets")
-app.add_typer(ledger, name="ledger")
-app.add_typer(audit, name="audit")
-app.add_typer(configuration, name="config")
 
 
 def _show_version(wanted: bool) -> None:
