@@ -225,3 +225,18 @@ def test_differences_are_named_by_their_place():
 def test_a_class_has_its_own_cliff(card):
     assert set(card.cliff) == {"all", str(EDIT), str(CHAT)}
     assert isinstance(card, Card)
+
+
+@pytest.mark.parametrize(
+    ("cached", "said", "warned"),
+    [(0, "not used: by every answer's own count", False), (16, None, True), (None, None, True)],
+)
+def test_a_prefix_cache_that_no_answer_used_needs_no_emptying(cached, said, warned):
+    def serve(level, block, place, arm):
+        return [replace(r, cached_tokens=cached) for r in served(level, block, place, arm)]
+
+    run = results(plan(blocks=2), serve=serve, seconds=faster)
+    run = replace(run, plan=replace(run.plan, arms=tuple(replace(arm, reset="none") for arm in run.plan.arms)))
+    made = card_build.build(run, "on")
+    assert made.system.prefix_cache == said
+    assert any("prefix caches were not emptied" in caveat for caveat in made.validity.caveats) is warned

@@ -62,6 +62,6 @@ def _unsure(results: Results) -> list[str]:
     said = []
     if any(not r.exact_chunks for r in results.requests):
         said.append("some servers tell no token counts per piece: tokens of a piece are estimated there")
-    if any(arm.reset == "none" for arm in results.plan.arms):
+    if any(arm.reset == "none" and not results.cold(arm.label) for arm in results.plan.arms):
         said.append("prefix caches were not emptied between turns for every configuration")
     return said

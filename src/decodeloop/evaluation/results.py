@@ -190,6 +190,11 @@ class Results:
             and request_class in (None, request.request_class)
         ]
 
+    def cold(self, arm: str) -> bool:
+        """Whether every one of its answers says that no token of its prompt came from a prefix cache."""
+        told = [r.cached_tokens for r in self.steady(arm=arm) if r.error is None]
+        return bool(told) and all(cached == 0 for cached in told)
+
     def of(self, turn: Turn) -> Sequence[RequestResult]:
         return self._by_turn.get(key_of(turn), ())
 
