@@ -12,6 +12,8 @@ from decodeloop.cli.certify_session import Session, Watcher
 from decodeloop.cli.main import app
 from decodeloop.cli.opening import stderr
 from decodeloop.evaluation.lossless.bugs import KeepsAll, Pinned
+from decodeloop.evaluation.lossless.certify import Claims, planned
+from decodeloop.evaluation.lossless.outcome import Level
 from decodeloop.evaluation.lossless.sizes import QUICK
 from decodeloop.evaluation.workloads.suite import mini_suite
 from decodeloop.speculation.verifiers import verifiers
@@ -45,6 +47,27 @@ def run(*arguments, code):
 
 def report(done):
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_less_may_be_asked_and_then_less_is_said_to_be_caught(embedded, monkeypatch):
+    """Up to what is said in advance: nothing is measured."""
+    seen = []
+
+    def stop(asked, *_):
+        seen.append(asked.sizes)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "certify_embedded", stop)
+    run("--quick", "--samples", 60, "--at-once", 2, *embedded, code=130)
+    run("--quick", *embedded, code=130)
+    less, usual = seen
+    assert (less.samples, less.at_once) == (60, 2)
+    assert usual == SMALL
+    claims = Claims(exact=False, coupled=True, steers=True)
+    caught = [planned(Level.GREY, claims, 4, sizes)["distributions"] for sizes in seen]
+    assert caught[0].size > caught[1].size
+    assert caught[0].samples == 2 * 60 * SMALL.sample_prompts
+    assert replace(less, samples=SMALL.samples, at_once=SMALL.at_once) == SMALL
 
 
 def test_an_engine_as_it_ships(embedded, place, monkeypatch):

@@ -22,7 +22,7 @@ from decodeloop.cli.signing import SigningKey, require_cryptography, verify
 from decodeloop.engine.models.sources import DEFAULT_MODEL
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.evaluation.lossless.outcome import Verdict
-from decodeloop.evaluation.lossless.sizes import FULL, QUICK
+from decodeloop.evaluation.lossless.sizes import FULL, QUICK, sized
 from decodeloop.governance.certificate import DAYS, Certificate, differences, faults, issue, read
 
 EXIT = {Verdict.YES: 0, Verdict.NO: 1, Verdict.INVALID: 3}
@@ -52,6 +52,12 @@ def certify(
     model: Annotated[str | None, typer.Option(help="embedded: as for `serve`; a URL: which of its models.")] = None,
     workload: Annotated[Path | None, typer.Option(help="Prompts for token identity (JSON lines).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Minutes less, and less power: it says how much.")] = False,
+    samples: Annotated[
+        int | None, typer.Option(min=50, help="Answers at temperature 1, of a prompt and mode: fewer, less power.")
+    ] = None,
+    at_once: Annotated[
+        int | None, typer.Option(min=1, help="Requests in company: as many as the target takes.")
+    ] = None,
     black: Annotated[bool, typer.Option("--black-box", help="Use nothing but texts.")] = False,
     declare: Annotated[
         list[str] | None, typer.Option(help="FIELD=VALUE of the regime that the target doesn't tell; repeatable.")
@@ -83,7 +89,7 @@ def certify(
         environment=environment,
         model=model,
         workload=workload,
-        sizes=QUICK if quick else FULL,
+        sizes=sized(QUICK if quick else FULL, samples=samples, at_once=at_once),
         black=black,
         declared=_declared(declare or []),
         fresh=fresh,

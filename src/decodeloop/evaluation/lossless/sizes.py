@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +49,8 @@ FULL = Sizes(
     permutations=9999,
     power_rounds=40,
 )
+
+
+def sized(sizes: Sizes, **changes: int | None) -> Sizes:
+    """`sizes` with the changes that aren't None. What a check can catch follows from them, and is said beforehand."""
+    return replace(sizes, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
