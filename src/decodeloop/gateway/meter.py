@@ -189,4 +189,7 @@ class Meter:
         self.responses: Counter[tuple[str, str, int]] = Counter()  # (method, route, status)
 
     def request(self, upstream: str, model: str, *, arrived_s: float, choices: int) -> RequestMeter:
-        return RequestMeter(self.models.setdefault((upstream, model), ModelMeter()), arrived_s, choices)
+        totals = self.models.get((upstream, model))
+        if totals is None:
+            totals = self.models[upstream, model] = ModelMeter()
+        return RequestMeter(totals, arrived_s, choices)

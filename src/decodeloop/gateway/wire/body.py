@@ -143,13 +143,13 @@ def _decode(raw: bytes) -> Any:
         raise RequestRefused(f"the request body is not valid JSON: {what}") from None
 
 
-def _depth_exceeds(value: Any, depth: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
+def _depth_exceeds(value: dict[str, Any] | list[Any], depth: int) -> bool:
     if depth == 0:
         return True
-    items = value.values() if isinstance(value, dict) else value
-    return any(_depth_exceeds(item, depth - 1) for item in items)
+    for item in value.values() if isinstance(value, dict) else value:
+        if (type(item) is dict or type(item) is list) and _depth_exceeds(item, depth - 1):
+            return True
+    return False
 
 
 def _check_neutral(name: str, value: Any, known: frozenset[str]) -> None:

@@ -108,6 +108,9 @@ class _Answer(Struct):
     error: Any = None
 
 
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What one event, or a whole body, says.
@@ -136,12 +139,11 @@ class AnswerReader:
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self._drafted = self._accepted = 0
-        self._decoder = msgspec.json.Decoder(_Answer)
 
     def read(self, data: bytes) -> Told:
         """What cannot be read says nothing: it is passed on as it is."""
         try:
-            answer = self._decoder.decode(data)
+            answer = _DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return NOTHING
         if answer.error is not None:
