@@ -7,15 +7,15 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import orjson
 
 from decodeloop.gateway.upstreams import ModelCard, UpstreamFailed
 from decodeloop.gateway.upstreams.dialects import DIALECTS, Gauges
+from decodeloop.gateway.upstreams.http import Answer, Broken, HttpClient
 from decodeloop.types import Load
 
 __all__ = ["RemoteSettings", "RemoteUpstream", "read_gauges"]
@@ -23,6 +23,7 @@ __all__ = ["RemoteSettings", "RemoteUpstream", "read_gauges"]
 log = logging.getLogger(__name__)
 
 UNKNOWN_CONTEXT = 0  # of a server that doesn't say
+MAX_PAGE_BYTES = 16 * 2**20  # of models, or of metrics
 IDLE = Load(running=0, waiting=0, context_tokens=0, kv_free_fraction=1.0)
 
 
@@ -66,22 +67,16 @@ class RemoteUpstream:
     def __init__(self, name: str, settings: RemoteSettings) -> None:
         self.name, self.settings = name, settings
         self.dialect = DIALECTS[settings.engine]
-        self._base = settings.url.rstrip("/")
         self._seen = _Seen(cards=[_card(served) for served in settings.models])
-        self._session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
         self._poller: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """A server that is down doesn't keep the gateway down: it is looked for until it answers."""
-        headers = {"authorization": f"Bearer {self.settings.api_key}"} if self.settings.api_key else {}
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-            timeout=aiohttp.ClientTimeout(
-                total=None, connect=self.settings.connect_timeout_s, sock_read=self.settings.silence_timeout_s
-            ),
-            headers=headers,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
+        settings = self.settings
+        headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+        self._client = HttpClient(
+            settings.url, headers, connect_s=settings.connect_timeout_s, silence_s=settings.silence_timeout_s
         )
         await self._look()
         self._poller = asyncio.create_task(self._keep_looking())
@@ -91,8 +86,8 @@ class RemoteUpstream:
             self._poller.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._poller
-        if self._session is not None:
-            await self._session.close()
+        if self._client is not None:
+            await self._client.close()
 
     def ready(self) -> bool:
         return self._seen.answers and bool(self._seen.cards)
@@ -110,19 +105,11 @@ class RemoteUpstream:
     def describe(self) -> Mapping[str, Any]:
         return {"engine": self.settings.engine, "policy": None}
 
-    @asynccontextmanager
-    async def ask(self, path: str, body: Mapping[str, Any], trace: Mapping[str, str]) -> AsyncIterator[RemoteAnswer]:
-        assert self._session is not None, "ask() comes after start()"
-        data = orjson.dumps(self._translated(body))
-        headers = {"content-type": "application/json", "accept-encoding": "identity", **trace}
-        try:
-            response = await self._session.post(self._base + path, data=data, headers=headers, allow_redirects=False)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UpstreamFailed(f"upstream {self.name} can't be reached ({type(error).__name__})") from error
-        try:
-            yield RemoteAnswer(self.name, response)
-        finally:
-            response.close() if not response.content.at_eof() else response.release()
+    def ask(
+        self, path: str, body: Mapping[str, Any], trace: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[RemoteAnswer]:
+        assert self._client is not None, "ask() comes after start()"
+        return _Asking(self.name, self._client, path, orjson.dumps(self._translated(body)), trace)
 
     def _translated(self, body: Mapping[str, Any]) -> dict[str, Any]:
         told = {**body, **self.dialect.asks}
@@ -146,7 +133,7 @@ class RemoteUpstream:
             listed = await self._get("/v1/models")
             self._seen.cards = self._cards(orjson.loads(listed))
             answers = True
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (Broken, TimeoutError, ValueError) as error:
             self._seen.failures += 1
             answers = False
             if self._seen.answers or self._seen.polls == 1:
@@ -162,20 +149,22 @@ class RemoteUpstream:
         try:
             self._seen.load = read_gauges(await self._get("/metrics"), self.dialect.gauges)
             self._seen.tells_load = True
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (Broken, TimeoutError, ValueError) as error:
             if self._seen.tells_load:
                 log.warning("upstream %s tells no load: %s", self.name, error)
             self._seen.tells_load = False
             self._seen.load = IDLE
 
     async def _get(self, path: str) -> bytes:
-        assert self._session is not None, "_get() comes after start()"
-        async with self._session.get(
-            self._base + path, timeout=aiohttp.ClientTimeout(total=self.settings.connect_timeout_s)
-        ) as response:
-            if response.status != 200:
-                raise ValueError(f"{path}: {response.status}")
-            return await response.read()
+        assert self._client is not None, "_get() comes after start()"
+        async with asyncio.timeout(self.settings.connect_timeout_s):
+            answer = await self._client.get(path)
+            try:
+                if answer.status != 200:
+                    raise ValueError(f"{path}: {answer.status}")
+                return await answer.read(MAX_PAGE_BYTES)
+            finally:
+                answer.close()
 
     def _cards(self, listed: Any) -> list[ModelCard]:
         rows = listed.get("data") if isinstance(listed, dict) else None
@@ -187,17 +176,40 @@ class RemoteUpstream:
 
 
 class RemoteAnswer:
-    def __init__(self, name: str, response: aiohttp.ClientResponse) -> None:
-        self._name, self._response = name, response
-        self.status = response.status
-        self.retry_after_s = _seconds(response.headers.get("retry-after"))
+    def __init__(self, name: str, answer: Answer) -> None:
+        self._name, self._answer = name, answer
+        self.status = answer.status
+        self.retry_after_s = _seconds(answer.headers.get(b"retry-after"))
 
     async def pieces(self) -> AsyncIterator[bytes]:
         try:
-            async for piece in self._response.content.iter_any():
+            while piece := await self._answer.piece():
                 yield piece
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UpstreamFailed(f"upstream {self._name} broke off ({type(error).__name__})") from error
+        except Broken as error:
+            raise UpstreamFailed(f"upstream {self._name} broke off ({error})") from error
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+class _Asking:
+    """Of a server called `name`: the answer from its beginning to where it is left."""
+
+    def __init__(self, name: str, client: HttpClient, path: str, body: bytes, trace: Mapping[str, str]) -> None:
+        self._name, self._client = name, client
+        self._request = path, body, trace
+        self._answer: RemoteAnswer | None = None
+
+    async def __aenter__(self) -> RemoteAnswer:
+        try:
+            self._answer = RemoteAnswer(self._name, await self._client.post(*self._request))
+        except Broken as error:
+            raise UpstreamFailed(f"upstream {self._name} can't be reached ({error})") from error
+        return self._answer
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._answer is not None:
+            self._answer.close()
 
 
 def read_gauges(page: bytes, gauges: Gauges) -> Load:
@@ -229,7 +241,7 @@ def _card(served: str, row: Mapping[str, Any] = {}) -> ModelCard:
     )
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(text: bytes | None) -> float | None:
     try:
         return None if text is None else max(0.0, float(text))
     except ValueError:
