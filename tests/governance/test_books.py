@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -12,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from books_rig import ANA, NOON_S, PRICE, Clock, agree, limit, opening, row
-from decodeloop.gateway.store import Idempotency, Refusal, Reserved, StoreUnavailable
+from decodeloop.gateway.store import Idempotency, Recalled, Refusal, Reserved, StoreUnavailable
 from decodeloop.gateway.store.postgres import PostgresJournal
 from decodeloop.gateway.store.shared import SharedBooks
 from decodeloop.gateway.store.sqlite import SqliteBooks
 from decodeloop.governance.ledger import Outcome
 from decodeloop.governance.quota import Limit, Unit, Window
+from decodeloop.governance.settings import IdempotencySettings
 from decodeloop.types import Usage
 
 LIMITS = (
@@ -45,10 +47,10 @@ def file(tmp_path: Any) -> str:
     return str(tmp_path / "books.sqlite3")
 
 
-def books(path: Path, instance: str = "one", clock: Callable[[], float] = STANDING) -> Books:
+def books(path: Path, instance: str = "one", clock: Callable[[], float] = STANDING, **more: Any) -> Books:
     if isinstance(path, str):
-        return SqliteBooks(path, instance=instance, clock=clock)
-    return SharedBooks(*path, instance=instance, clock=clock)
+        return SqliteBooks(path, instance=instance, clock=clock, **more)
+    return SharedBooks(*path, instance=instance, clock=clock, **more)
 
 
 def run(work: Callable[..., Any], *each: Books) -> Any:
@@ -218,6 +220,56 @@ def test_an_idempotency_key_is_billed_once(path: Path) -> None:
         assert len(await one.rows(0, 1e12)) == 2
 
     run(work, books(path))
+
+
+def test_an_answer_is_kept_under_the_key_of_its_request(path: Path) -> None:
+    key, clock = Idempotency("acme/ana", "k", b"body", "acme"), Clock()
+
+    async def work(one: Books, two: Books) -> None:
+        assert await one.recall(key) == Recalled()
+        await one.reserve(opening("first", LASTING, HUNDRED, idempotency=key))
+        assert await two.recall(key) == Recalled(Refusal.IN_FLIGHT, "first")
+        one.settle(row("first", HUNDRED))
+        await settled(one)
+        assert await two.recall(key) == Recalled(Refusal.IN_FLIGHT, "first"), "its answer is about to be kept"
+        one.keep(key, "another", b"not its answer")
+        one.keep(key, "first", b"answer")
+        await settled(one)
+        assert await two.recall(key) == Recalled(Refusal.USED, "first", b"answer")
+        assert await two.recall(replace(key, digest=b"other")) == Recalled(Refusal.MISMATCH, "first")
+        await one.reserve(opening("lost", LASTING, HUNDRED, idempotency=replace(key, key="j")))
+        one.settle(row("lost", HUNDRED))
+        await settled(one)
+        clock.now_s += 10.0
+        assert await one.recall(replace(key, key="j")) == Recalled(Refusal.USED, "lost"), "nobody kept it"
+        clock.now_s += 86400.0
+        await one._beat_once()
+        assert await two.recall(key) == Recalled()
+
+    run(work, books(path, clock=clock), books(path, "two", clock))
+
+
+def test_kept_answers_take_an_organization_no_more_than_its_room(path: Path) -> None:
+    clock, room = Clock(), IdempotencySettings(max_mb=1)
+    half = b"x" * 400_000
+
+    def named(organization: str, key: str) -> Idempotency:
+        return Idempotency(organization, key, b"", organization)
+
+    async def work(one: Books) -> None:
+        for organization, key in (("acme", "a"), ("acme", "b"), ("other", "o"), ("acme", "c")):
+            clock.now_s += 1.0
+            id = organization + key
+            await one.reserve(opening(id, LASTING, Usage(1, 0, 1), idempotency=named(organization, key)))
+            one.settle(row(id, Usage(1, 0, 1)))
+            await settled(one)
+            one.keep(named(organization, key), id, half)
+            await settled(one)
+        kept = [(await one.recall(named("acme", key))).answer for key in "abc"]
+        assert kept == [None, half, half], "the oldest went"
+        assert (await one.recall(named("other", "o"))).answer == half
+
+    run(work, books(path, clock=clock, idempotency=room))
 
 
 def test_a_key_whose_request_failed_unbilled_may_be_tried_again(path: Path) -> None:

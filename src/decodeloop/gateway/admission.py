@@ -14,6 +14,7 @@ from typing import Protocol
 
 from decodeloop.gateway.claims import Claim
 from decodeloop.gateway.errors import shutting_down
+from decodeloop.gateway.store import Idempotency
 from decodeloop.governance.capability import Place, Ruling
 from decodeloop.governance.ledger import Outcome
 from decodeloop.types import Chunk, RequestRefused, Usage
@@ -30,8 +31,7 @@ class Terms:
     pool: str | None = None
     task: str = ""
     trace: str = ""
-    idempotency_key: str = ""
-    body_digest: bytes = b""  # of the body, where there is an idempotency key
+    named: Idempotency | None = None
     consent: bool = False  # its sender lets its content be kept, where that is granted
 
 

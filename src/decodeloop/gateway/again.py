@@ -82,7 +82,12 @@ class Again:
         with settled(ticket):
             ticket.count_piece(replace(kept.usage, cached=kept.usage.prompt, drafted=0, verified=0, accepted=0))
             ticket.settle(Outcome.COMPLETED)
-            exchange.told += [(HEADER.encode(), b"hit"), (b"x-decodeloop-pool", CACHE_POOL.encode()), *ticket.headers]
+            exchange.told += [
+                (HEADER.encode(), b"hit"),
+                (b"x-decodeloop-pool", CACHE_POOL.encode()),
+                (b"x-decodeloop-route", b"kept"),
+                *ticket.headers,
+            ]
             if not kept.is_stream:
                 await exchange.respond(200, kept.parts[0])
                 return

@@ -30,6 +30,7 @@ from decodeloop.gateway.metrics import Exposition
 from decodeloop.gateway.openapi import OpenApi
 from decodeloop.gateway.pages import Pages
 from decodeloop.gateway.reference import Reference
+from decodeloop.gateway.repeats import Repeats
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.telemetry import Observer, Silence, Trail
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
@@ -78,10 +79,16 @@ def build_app(
         return Generate(api, settings, authenticator, admission, fleet, meter, memory, classify)
 
     chat, complete = generate(CHAT), generate(COMPLETION)
+    posted: dict[str, Handler] = {
+        CHAT_PATH: chat,
+        "/v1/chat/speculative-completions": Reference(chat, admission, settings.limits),
+        COMPLETIONS_PATH: complete,
+    }
+    if governance is not None:
+        repeats = Repeats(governance.clerk, governance.idempotency, authenticator, admission, settings.limits)
+        posted = {path: repeats.before(handler) for path, handler in posted.items()}
     routes = [
-        _route("POST", CHAT_PATH, chat),
-        _route("POST", "/v1/chat/speculative-completions", Reference(chat, admission, settings.limits)),
-        _route("POST", COMPLETIONS_PATH, complete),
+        *(_route("POST", path, handler) for path, handler in posted.items()),
         _route("GET", "/v1/models", pages.models),
         _route("GET", "/v1/models/{model:path}", pages.model),
         _route("GET", "/v1/policy", pages.policy),

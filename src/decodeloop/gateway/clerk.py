@@ -11,7 +11,7 @@ from typing import Protocol
 from decodeloop.gateway.admission import Terms
 from decodeloop.gateway.claims import Claim
 from decodeloop.gateway.standing import rate_headers, refusal_of
-from decodeloop.gateway.store import Books, Idempotency, Opening, Reserved, StoreUnavailable
+from decodeloop.gateway.store import Books, Idempotency, Opening, Recalled, Reserved, StoreUnavailable
 from decodeloop.gateway.ticket import GovernedTicket, Standing
 from decodeloop.governance.audit import Entry
 from decodeloop.governance.capability import Denial, Place, Ruling
@@ -67,8 +67,7 @@ class GovernedClerk:
         bound = self._bound(claim)
         limits = directory.limits_of(claim.identity)
         holds = holds_for(limits, claim.identity, bound_charge(place.price, bound), now_s)
-        named = _idempotency(claim.identity, terms)
-        opening = Opening(reservation=Reservation(row=row, bound=bound), holds=holds, idempotency=named)
+        opening = Opening(reservation=Reservation(row=row, bound=bound), holds=holds, idempotency=terms.named)
         reserved = await self._reserved(opening, limits)
         headers = rate_headers(limits, holds, reserved.used, now_s)
         ticket = GovernedTicket(self, claim, ruling, Standing(row, bound, holds), headers)
@@ -146,6 +145,25 @@ class GovernedClerk:
         reason = f"without {overrides}" if overrides else ""
         self._note_row(row, "request", "allowed", reason, grant=ticket.ruling.grant, content=ticket.content())
 
+    async def recall(self, named: Idempotency) -> Recalled:
+        return await self._books.recall(named)
+
+    def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None:
+        self._books.keep(named, request_id, answer)
+
+    def note_repeat(self, identity: Identity, earlier: str) -> None:
+        if self._audit is not None:
+            self._audit.write(
+                Entry(
+                    at_s=self.now_s(),
+                    kind="request",
+                    identity=identity,
+                    request_id=earlier,
+                    decision="told again",
+                    reason="its idempotency key was sent again",
+                )
+            )
+
     async def _marking(self) -> None:
         """Now and then write down what open requests have used, in case this process dies."""
         while True:
@@ -213,13 +231,6 @@ def _opened(claim: Claim, place: Place, terms: Terms, now_s: float) -> LedgerRow
         started_s=now_s,
         price=place.price,
     )
-
-
-def _idempotency(identity: Identity, terms: Terms) -> Idempotency | None:
-    if not terms.idempotency_key:
-        return None
-    owner = "/".join((identity.organization, identity.user, identity.agent, identity.key_id))
-    return Idempotency(owner, terms.idempotency_key, terms.body_digest)
 
 
 def _param(denials: Sequence[Denial]) -> str | None:

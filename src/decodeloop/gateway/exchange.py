@@ -6,13 +6,14 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
 from decodeloop.gateway.errors import error_body
 from decodeloop.gateway.settings import Limits
+from decodeloop.gateway.store import Idempotency
 from decodeloop.gateway.telemetry import Times, Trail
 from decodeloop.types import Identity, RequestRefused
 
@@ -37,6 +38,9 @@ class Exchange:
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
         self.vouched: Identity | None = None  # who asks, where somebody here knows it
+        self.named: Idempotency | None = None  # its idempotency key
+        self.outlasts = False  # it is answered to its end, whether or not its client stays
+        self.body: bytes | None = None  # once it was read by somebody who passes it on
         self.trail: Trail | None = None  # of a request for an answer
         self.tape: list[bytes] | None = None  # what an answer says, where it is to be kept
         self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
@@ -106,8 +110,19 @@ class Exchange:
     def instead(self, path: str, body: bytes) -> Captured:
         """The same caller's request for something else, whose response is kept instead of sent."""
         inner = Captured({**self._scope, "path": path}, self._receive, body)
-        inner.request_id = self.request_id
+        inner.request_id, inner.vouched = self.request_id, self.vouched
+        inner.named, inner.outlasts = self.named, self.outlasts
         return inner
+
+    def overhear(self, hear: Callable[[Message], None]) -> None:
+        """From here on `hear` is told all that is sent."""
+        send = self._send
+
+        async def told(message: Message) -> None:
+            hear(message)
+            await send(message)
+
+        self._send = told
 
     async def read_json(self, limits: Limits) -> bytes:
         """The body of a JSON request.
@@ -126,6 +141,8 @@ class Exchange:
 
     async def read(self, most: int, limits: Limits) -> bytes:
         """The body, of up to `most` bytes, whatever it is. Raises as `read_json`."""
+        if self.body is not None:
+            return self.body
         declared = self.header("content-length") or "0"
         if declared.isdecimal() and int(declared) > most:
             raise _too_large(most)
@@ -158,6 +175,8 @@ class Exchange:
         """Wait for the client to leave, after the body has been read. Raises ClientGone."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        if self.outlasts:
+            await asyncio.Event().wait()
         raise ClientGone
 
     async def start(self, status: int, headers: Headers) -> None:

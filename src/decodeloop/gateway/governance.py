@@ -22,7 +22,7 @@ from decodeloop.gateway.store.audit_file import AuditFile
 from decodeloop.gateway.store.opening import open_store
 from decodeloop.governance.audit import plain_seal, sealed
 from decodeloop.governance.capability import PolicyLanguage
-from decodeloop.governance.settings import AuditSettings, GovernanceSettings
+from decodeloop.governance.settings import AuditSettings, GovernanceSettings, IdempotencySettings
 
 __all__ = ["Governance", "Store", "audit_file", "build_governance", "language_of"]
 
@@ -41,6 +41,7 @@ class Governance:
     authenticator: Authenticator
     audit: AuditFile | None
     admin: AdminServer | None
+    idempotency: IdempotencySettings = IdempotencySettings()
 
     async def start(self) -> None:
         async with AsyncExitStack() as undo:
@@ -83,7 +84,8 @@ def build_governance(
     if settings.admin.tokens:
         api = AdminApi(settings, Office(store, registrar, clerk, audit, clock))
         admin = AdminServer(api, settings.admin)
-    return Governance(store, registrar, clerk, _authenticator(settings, registrar, clock), audit, admin)
+    authenticator = _authenticator(settings, registrar, clock)
+    return Governance(store, registrar, clerk, authenticator, audit, admin, settings.idempotency)
 
 
 def language_of(text: str) -> PolicyLanguage | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,15 +17,11 @@ __all__ = ["place_of", "settled", "terms_of"]
 
 POOL = "x-decodeloop-pool"
 CONSENT = "x-decodeloop-capture"
-IDEMPOTENCY = "idempotency-key"
 MAX_NAME = 255
 
 
 def terms_of(exchange: Exchange, raw: bytes) -> Terms:
     """raw: its body. Raises RequestRefused for headers that make no sense."""
-    key = exchange.sole(IDEMPOTENCY) or ""
-    if len(key) > MAX_NAME:
-        raise RequestRefused(f"an idempotency key has at most {MAX_NAME} characters", param=IDEMPOTENCY)
     consent = exchange.header(CONSENT)
     if consent not in (None, "consent"):
         raise RequestRefused(f"the header {CONSENT} knows one value: consent", param=CONSENT)
@@ -35,8 +30,7 @@ def terms_of(exchange: Exchange, raw: bytes) -> Terms:
         pool=exchange.sole(POOL),
         task=(exchange.header("x-session-id") or "")[:MAX_NAME],
         trace="" if trace is None else trace.split("-")[1],
-        idempotency_key=key,
-        body_digest=hashlib.sha256(raw).digest() if key else b"",
+        named=exchange.named,
         consent=consent is not None,
     )
 

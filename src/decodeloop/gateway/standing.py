@@ -9,26 +9,15 @@ from decodeloop.gateway.store import Opening, Refusal, Reserved
 from decodeloop.governance.quota import Hold, Limit, Unit
 from decodeloop.types import RequestRefused
 
-__all__ = ["rate_headers", "refusal_of"]
+__all__ = ["IDEMPOTENCY", "key_refusal", "rate_headers", "refusal_of"]
+
+IDEMPOTENCY = "idempotency-key"
 
 
 def refusal_of(reserved: Reserved, opening: Opening, limits: Sequence[Limit], now_s: float) -> RequestRefused:
     """A refusal by the books, in words."""
-    header = "idempotency-key"
-    if reserved.refusal is Refusal.IN_FLIGHT:
-        return RequestRefused(
-            "the request with this idempotency key is being answered", status=409, param=header,
-            code="idempotency_key_in_flight",
-        )  # fmt: skip
-    if reserved.refusal is Refusal.USED:
-        return RequestRefused(
-            f"the request with this idempotency key was answered and billed as {reserved.earlier}",
-            status=409, param=header, code="idempotency_key_used", retry_after_s=math.inf,
-        )  # fmt: skip
-    if reserved.refusal is Refusal.MISMATCH:
-        return RequestRefused(
-            "this idempotency key belongs to another request", param=header, code="idempotency_key_reused"
-        )
+    if reserved.refusal is not None and reserved.refusal is not Refusal.LIMIT:
+        return key_refusal(reserved.refusal, reserved.earlier)
     hold = opening.holds[reserved.place]
     id = hold.counter.partition("|")[0]
     limit = next(each for each in limits if each.id == id)
@@ -42,6 +31,23 @@ def refusal_of(reserved: Reserved, opening: Opening, limits: Sequence[Limit], no
         wait_s = limit.window.frees_s(now_s)
         return RequestRefused(message, status=429, code="rate_limit_exceeded", retry_after_s=wait_s)
     return RequestRefused(message, status=429, code="insufficient_quota", retry_after_s=math.inf)
+
+
+def key_refusal(refusal: Refusal, earlier: str) -> RequestRefused:
+    """earlier: the request that has the idempotency key."""
+    if refusal is Refusal.IN_FLIGHT:
+        return RequestRefused(
+            "the request with this idempotency key is being answered", status=409, param=IDEMPOTENCY,
+            code="idempotency_key_in_flight", retry_after_s=1.0,
+        )  # fmt: skip
+    if refusal is Refusal.USED:
+        return RequestRefused(
+            f"the request with this idempotency key was billed as {earlier}; its answer is not kept",
+            status=409, param=IDEMPOTENCY, code="idempotency_key_used", retry_after_s=math.inf,
+        )  # fmt: skip
+    return RequestRefused(
+        "this idempotency key belongs to another request", param=IDEMPOTENCY, code="idempotency_key_reused"
+    )
 
 
 def _amount(unit: Unit, amount: int) -> str:

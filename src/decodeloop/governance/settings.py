@@ -16,6 +16,7 @@ __all__ = [
     "AdminSettings",
     "AuditSettings",
     "GovernanceSettings",
+    "IdempotencySettings",
     "JwtSettings",
     "KeySettings",
     "LimitSettings",
@@ -142,6 +143,25 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IdempotencySettings:
+    """How answers to requests with an Idempotency-Key are kept, to be given again. max_answer_kb 0: none is.
+
+    max_mb: of one organization's answers; its oldest go first. wait_s: that a repeat waits while the first is answered.
+    """
+
+    ttl_s: float = 86400.0
+    max_answer_kb: int = 1024
+    max_mb: int = 64
+    wait_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.ttl_s <= 0:
+            raise ValueError("ttl_s must be above 0")
+        if min(self.max_answer_kb, self.max_mb, self.wait_s) < 0:
+            raise ValueError("max_answer_kb, max_mb and wait_s must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
 class GovernanceSettings:
     """store: "" (nothing is governed or recorded), sqlite:PATH or postgresql://... (with redis://... in counters)."""
 
@@ -163,6 +183,7 @@ class GovernanceSettings:
     checkpoint_s: float = 2.0
     lease_s: float = 15.0  # a gateway not heard of for so long is dead
     full_sync: bool = False  # SQLite: survive a loss of power, for a disk write a commit
+    idempotency: IdempotencySettings = IdempotencySettings()
     audit: AuditSettings = AuditSettings()
     admin: AdminSettings = AdminSettings()
 

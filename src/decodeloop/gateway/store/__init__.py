@@ -11,7 +11,20 @@ from decodeloop.governance.ledger import LedgerRow, Reservation
 from decodeloop.governance.quota import Hold
 from decodeloop.types import Usage
 
-__all__ = ["Books", "Idempotency", "Opening", "Record", "Records", "Refusal", "Reserved", "StoreUnavailable"]
+__all__ = [
+    "SETTLING_S",
+    "Books",
+    "Idempotency",
+    "Opening",
+    "Recalled",
+    "Record",
+    "Records",
+    "Refusal",
+    "Reserved",
+    "StoreUnavailable",
+]
+
+SETTLING_S = 5.0  # after a settlement, within which its answer is kept
 
 
 class StoreUnavailable(Exception):
@@ -32,6 +45,16 @@ class Idempotency:
     owner: str
     key: str
     digest: bytes  # of the body
+    organization: str = ""  # whose room its answer takes
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What is known of an idempotency key. refusal None: it is free. answer: as it was kept, where refusal is USED."""
+
+    refusal: Refusal | None = None
+    earlier: str = ""  # the request id that has the key
+    answer: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +98,15 @@ class Books(Protocol):
 
     async def extend(self, reservation: Reservation, holds: tuple[Hold, ...]) -> Reserved:
         """Replace a reservation and its holds by larger ones of the same counters, if the differences fit."""
+        ...
+
+    async def recall(self, named: Idempotency) -> Recalled:
+        """Raises StoreUnavailable."""
+        ...
+
+    def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None:
+        """What the request that has the key was answered; nothing where it hasn't, or hasn't any more. Queued; may be
+        dropped."""
         ...
 
     def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:

@@ -29,11 +29,19 @@ def open_store(settings: GovernanceSettings, *, instance: str, clock: Callable[[
             clock=clock,
             lease_s=settings.lease_s,
             full_sync=settings.full_sync,
+            idempotency=settings.idempotency,
         )
     if store.startswith(POSTGRES):
         if not settings.counters:
             raise ValueError("a store in PostgreSQL needs counters: redis://...")
         from decodeloop.gateway.store.shared import SharedBooks
 
-        return SharedBooks(store, settings.counters, instance=instance, clock=clock, lease_s=settings.lease_s)
+        return SharedBooks(
+            store,
+            settings.counters,
+            instance=instance,
+            clock=clock,
+            lease_s=settings.lease_s,
+            idempotency=settings.idempotency,
+        )
     raise ValueError(f"no store {store!r}; choose from sqlite:PATH, postgresql://...")

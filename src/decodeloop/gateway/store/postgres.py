@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from decodeloop.gateway.store import Opening, Record, Reserved, StoreUnavailable
+from decodeloop.gateway.store import Idempotency, Opening, Recalled, Record, Reserved, StoreUnavailable
 from decodeloop.gateway.store.columns import (
     NAMES,
     from_values,
@@ -23,16 +23,26 @@ from decodeloop.gateway.store.columns import (
     reservation_json,
     values,
 )
-from decodeloop.gateway.store.postgres_steps import ADD, SCHEMA_LOCK, SELECT, TABLES, Settled, entry_of, taken
+from decodeloop.gateway.store.postgres_steps import (
+    ADD,
+    SCHEMA_LOCK,
+    SELECT,
+    TABLES,
+    Settled,
+    entry_of,
+    keep,
+    recall,
+    taken,
+)
 from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, estimated, marked, with_checkpoint
 from decodeloop.governance.quota import Hold
+from decodeloop.governance.settings import IdempotencySettings
 from decodeloop.types import Usage
 
 __all__ = ["GivenUp", "PostgresJournal", "Snapshot", "Stale"]
 
 CONNECTIONS = 6
 TIMEOUT_S = 5.0
-IDEMPOTENCY_S = 86400.0
 
 
 class GivenUp(Exception):
@@ -52,7 +62,8 @@ class Snapshot:
 class PostgresJournal:
     """url: postgresql://... Raises StoreUnavailable from every method where it can't be asked."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, idempotency: IdempotencySettings | None = None) -> None:
+        self._idempotency = idempotency or IdempotencySettings()
         try:
             import asyncpg
         except ImportError:
@@ -114,6 +125,14 @@ class PostgresJournal:
             )
             return True
 
+    async def recall(self, named: Idempotency, now_s: float) -> Recalled:
+        async with self._transaction() as db:
+            return await recall(db, named, now_s)
+
+    async def keep(self, named: Idempotency, request_id: str, answer: bytes, now_s: float) -> None:
+        async with self._transaction() as db:
+            await keep(db, named, request_id, answer, now_s, room=self._idempotency.max_mb << 20)
+
     async def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
         async with self._transaction() as db:
             told = dict(usages)
@@ -168,7 +187,8 @@ class PostgresJournal:
             )
             dead = await db.fetch("DELETE FROM instances WHERE seen_s < $1 RETURNING id", now_s - lease_s)
             await db.execute("DELETE FROM settled WHERE until_s > 0 AND until_s < $1", now_s - lease_s)
-            await db.execute("DELETE FROM idempotency WHERE at_s < $1", now_s - IDEMPOTENCY_S)
+            await db.execute("DELETE FROM idempotency WHERE at_s < $1", now_s - self._idempotency.ttl_s)
+            await db.execute("DELETE FROM answers WHERE request_id NOT IN (SELECT request_id FROM idempotency)")
         return [estimated(read_reservation(body), now_s) for (body,) in orphans], [id for (id,) in dead]
 
     async def forget_instance(self, instance: str) -> None:

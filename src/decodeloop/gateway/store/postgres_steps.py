@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from decodeloop.gateway.store import Idempotency, Refusal, Reserved
+from decodeloop.gateway.store import SETTLING_S, Idempotency, Recalled, Refusal, Reserved
 from decodeloop.gateway.store.columns import COLUMNS, NAMES, from_values, read_holds
 from decodeloop.governance.ledger import LedgerRow, Outcome, charge_of, correction
 from decodeloop.governance.quota import Hold, charged
 from decodeloop.types import Usage
 
-__all__ = ["ADD", "SCHEMA_LOCK", "SELECT", "TABLES", "Settled", "entry_of", "taken"]
+__all__ = ["ADD", "SCHEMA_LOCK", "SELECT", "TABLES", "Settled", "entry_of", "keep", "recall", "taken"]
 
 _COLUMNS = ", ".join(f"{name} {kind} NOT NULL" for name, kind, _ in COLUMNS)
 SELECT = f"SELECT {', '.join(NAMES)}, holds FROM ledger"
@@ -30,6 +30,9 @@ CREATE TABLE IF NOT EXISTS reservations (id text PRIMARY KEY, instance text NOT 
     holds text NOT NULL);
 CREATE TABLE IF NOT EXISTS idempotency (owner text NOT NULL, key text NOT NULL, digest bytea NOT NULL,
     request_id text NOT NULL UNIQUE, at_s double precision NOT NULL, PRIMARY KEY (owner, key));
+CREATE TABLE IF NOT EXISTS answers (request_id text PRIMARY KEY, organization text NOT NULL,
+    at_s double precision NOT NULL, size bigint NOT NULL, body bytea NOT NULL);
+CREATE INDEX IF NOT EXISTS answers_of ON answers (organization, at_s);
 CREATE TABLE IF NOT EXISTS instances (id text PRIMARY KEY, seen_s double precision NOT NULL);
 CREATE TABLE IF NOT EXISTS records (kind text NOT NULL, id text NOT NULL, body text NOT NULL, PRIMARY KEY (kind, id));
 CREATE TABLE IF NOT EXISTS revision (value bigint NOT NULL);
@@ -63,18 +66,62 @@ async def taken(db: Any, named: Idempotency, id: str, now_s: float) -> Reserved 
         )
         if got is not None:
             return None
-        found = await db.fetchrow(
-            """SELECT digest, request_id, EXISTS (SELECT 1 FROM reservations WHERE id = request_id) AS is_open
-               FROM idempotency WHERE owner = $1 AND key = $2""",
-            named.owner,
-            named.key,
-        )
+        found = await _holder(db, named)
         if found is not None:  # else it was given back meanwhile
-            break
+            return found
+
+
+async def _holder(db: Any, named: Idempotency) -> Reserved | None:
+    """Who has the key; None: nobody."""
+    found = await db.fetchrow(
+        """SELECT digest, request_id, EXISTS (SELECT 1 FROM reservations WHERE id = request_id) AS is_open
+           FROM idempotency WHERE owner = $1 AND key = $2""",
+        named.owner,
+        named.key,
+    )
+    if found is None:
+        return None
     digest, earlier, is_open = found
     if digest != named.digest:
         return Reserved(refusal=Refusal.MISMATCH, earlier=earlier)
     return Reserved(refusal=Refusal.IN_FLIGHT if is_open else Refusal.USED, earlier=earlier)
+
+
+async def recall(db: Any, named: Idempotency, now_s: float) -> Recalled:
+    taken = await _holder(db, named)
+    if taken is None or taken.refusal is not Refusal.USED:
+        return Recalled() if taken is None else Recalled(taken.refusal, taken.earlier)
+    kept = await db.fetchval("SELECT body FROM answers WHERE request_id = $1", taken.earlier)
+    if kept is not None:
+        return Recalled(Refusal.USED, taken.earlier, bytes(kept))
+    ended_s = await db.fetchval("SELECT ended_s FROM ledger WHERE request_id = $1 AND entry = 0", taken.earlier)
+    lately = ended_s is not None and ended_s > now_s - SETTLING_S
+    return Recalled(Refusal.IN_FLIGHT if lately else Refusal.USED, taken.earlier)
+
+
+async def keep(db: Any, named: Idempotency, request_id: str, answer: bytes, now_s: float, *, room: int) -> None:
+    """room: bytes of all answers of the organization."""
+    if len(answer) > room:
+        return
+    kept = await db.fetchval(
+        """INSERT INTO answers SELECT request_id, $4, $5, $6, $7 FROM idempotency
+           WHERE owner = $1 AND key = $2 AND request_id = $3 ON CONFLICT DO NOTHING RETURNING 1""",
+        named.owner,
+        named.key,
+        request_id,
+        named.organization,
+        now_s,
+        len(answer),
+        answer,
+    )
+    if kept is not None:
+        await db.execute(
+            """DELETE FROM answers WHERE request_id IN (SELECT request_id FROM (
+                   SELECT request_id, sum(size) OVER (ORDER BY at_s DESC, request_id) AS newer FROM answers
+                   WHERE organization = $1) AS aged WHERE newer > $2)""",
+            named.organization,
+            room,
+        )
 
 
 async def entry_of(

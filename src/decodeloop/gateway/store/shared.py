@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from decodeloop.gateway.store import Opening, Record, Refusal, Reserved, StoreUnavailable
+from decodeloop.gateway.store import Idempotency, Opening, Recalled, Record, Refusal, Reserved, StoreUnavailable
 from decodeloop.gateway.store.batches import Batches
 from decodeloop.gateway.store.postgres import GivenUp, PostgresJournal, Stale
 from decodeloop.gateway.store.redis_counters import Rebuilding, RedisCounters
 from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation
 from decodeloop.governance.quota import Hold
+from decodeloop.governance.settings import IdempotencySettings
 from decodeloop.types import Usage
 
 __all__ = ["SharedBooks"]
@@ -44,17 +45,23 @@ class SharedBooks:
     """Implements Books and Records. instance, clock, lease_s: as for SqliteBooks."""
 
     def __init__(
-        self, postgres: str, redis: str, *, instance: str, clock: Callable[[], float], lease_s: float = 15.0
+        self,
+        postgres: str,
+        redis: str,
+        *,
+        instance: str,
+        clock: Callable[[], float],
+        lease_s: float = 15.0,
+        idempotency: IdempotencySettings | None = None,
     ) -> None:
-        self._journal, self._counters = PostgresJournal(postgres), RedisCounters(redis)
+        self._journal = PostgresJournal(postgres, idempotency or IdempotencySettings())
+        self._counters = RedisCounters(redis)
         self._instance, self._clock, self._lease_s = instance, clock, lease_s
         self._reserving = Batches(self._record)
         self._settling: list[LedgerRow] = []
         self._owed: dict[str, tuple[int, ...]] = {}  # what Redis has yet to be told of settlements
         self._known = False  # the instance has a lease
-        self._copying = asyncio.Lock()
-        self._work = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._copying, self._work, self._idle = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -120,12 +127,23 @@ class SharedBooks:
             return Reserved(used, Refusal.LIMIT)  # what Redis holds too much is released with the rest
         return Reserved(used)
 
-    def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
-        async def note() -> None:
-            with suppress(StoreUnavailable):
-                await self._journal.checkpoint(usages)
+    async def recall(self, named: Idempotency) -> Recalled:
+        return await self._journal.recall(named, self._clock())
 
-        task = asyncio.create_task(note())
+    def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None:
+        self._try(self._journal.keep(named, request_id, answer, self._clock()))
+
+    def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
+        self._try(self._journal.checkpoint(usages))
+
+    def _try(self, work: Coroutine[Any, Any, None]) -> None:
+        """Behind everything else; where the store can't be asked, nothing."""
+
+        async def trying() -> None:
+            with suppress(StoreUnavailable):
+                await work
+
+        task = asyncio.create_task(trying())
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
 

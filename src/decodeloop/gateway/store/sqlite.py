@@ -16,10 +16,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from decodeloop.gateway.store import Opening, Record, Reserved, StoreUnavailable
+from decodeloop.gateway.store import Idempotency, Opening, Recalled, Record, Reserved, StoreUnavailable
+from decodeloop.gateway.store import sqlite_answers as answers
 from decodeloop.gateway.store import sqlite_steps as steps
 from decodeloop.governance.ledger import LedgerRow, Reservation
 from decodeloop.governance.quota import Hold
+from decodeloop.governance.settings import IdempotencySettings
 from decodeloop.types import Usage
 
 __all__ = ["SqliteBooks"]
@@ -43,10 +45,18 @@ class SqliteBooks:
     """
 
     def __init__(
-        self, path: str, *, instance: str, clock: Callable[[], float], lease_s: float = 15.0, full_sync: bool = False
+        self,
+        path: str,
+        *,
+        instance: str,
+        clock: Callable[[], float],
+        lease_s: float = 15.0,
+        full_sync: bool = False,
+        idempotency: IdempotencySettings | None = None,
     ) -> None:
         self._path, self._instance, self._clock = path, instance, clock
         self._lease_s, self._full_sync = lease_s, full_sync
+        self._idempotency = idempotency or IdempotencySettings()
         self._steps: queue.SimpleQueue[tuple[Step, Future[Any]] | None] = queue.SimpleQueue()
         self._patient: set[Future[Any]] = set()  # steps for which nobody waits
         self._thread = threading.Thread(target=self._run, name="decodeloop-books", daemon=True)
@@ -75,6 +85,16 @@ class SqliteBooks:
 
     async def extend(self, reservation: Reservation, holds: tuple[Hold, ...]) -> Reserved:
         return await self._do(lambda connection: steps.extend(connection, reservation, holds))
+
+    async def recall(self, named: Idempotency) -> Recalled:
+        now_s = self._clock()
+        return await self._do(lambda connection: answers.recall(connection, named, now_s))
+
+    def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None:
+        now_s, room = self._clock(), self._idempotency.max_mb << 20
+        self._steps.put(
+            (lambda connection: answers.keep(connection, named, request_id, answer, now_s, room=room), Future())
+        )
 
     def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
         self._steps.put((lambda connection: steps.checkpoint(connection, usages), Future()))
@@ -134,7 +154,10 @@ class SqliteBooks:
         unwritten, self._unwritten = self._unwritten, []
         for row in unwritten:
             self.settle(row)
-        charged = await self._do(lambda connection: steps.beat(connection, self._instance, now_s, self._lease_s))
+        ttl_s = self._idempotency.ttl_s
+        charged = await self._do(
+            lambda connection: steps.beat(connection, self._instance, now_s, self._lease_s, remembered_s=ttl_s)
+        )
         if charged:
             log.warning("%d requests of gateways that died are charged by estimate", charged)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from decodeloop.gateway.store import Idempotency, Opening, Record, Refusal, Reserved
+from decodeloop.gateway.store import Opening, Record, Refusal, Reserved
 from decodeloop.gateway.store.columns import (
     COLUMNS,
     NAMES,
@@ -23,6 +23,7 @@ from decodeloop.gateway.store.columns import (
     reservation_json,
     values,
 )
+from decodeloop.gateway.store.sqlite_answers import taken
 from decodeloop.governance.ledger import (
     LedgerRow,
     Outcome,
@@ -68,6 +69,9 @@ _TABLES = (
        holds text NOT NULL) WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS idempotency (owner text NOT NULL, key text NOT NULL, digest blob NOT NULL,
        request_id text NOT NULL UNIQUE, at_s real NOT NULL, PRIMARY KEY (owner, key)) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS answers (request_id text PRIMARY KEY, organization text NOT NULL, at_s real NOT NULL,
+       size integer NOT NULL, body blob NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS answers_of ON answers (organization, at_s, size)",
     "CREATE TABLE IF NOT EXISTS instances (id text PRIMARY KEY, seen_s real NOT NULL) WITHOUT ROWID",
     """CREATE TABLE IF NOT EXISTS records (kind text NOT NULL, id text NOT NULL, body text NOT NULL,
        PRIMARY KEY (kind, id)) WITHOUT ROWID""",
@@ -77,8 +81,6 @@ _TABLES = (
 
 _SUM = "(SELECT coalesce(sum(used), 0) FROM counters WHERE counter = ? AND slice >= ?)"
 
-IDEMPOTENCY_S = 86400.0  # how long a key is remembered
-
 
 def create(db: Connection) -> None:
     for statement in _TABLES:
@@ -86,9 +88,9 @@ def create(db: Connection) -> None:
 
 
 def reserve(db: Connection, opening: Opening, instance: str, now_s: float) -> Reserved:
-    taken = None if opening.idempotency is None else _taken(db, opening.idempotency)
-    if taken is not None:
-        return taken
+    refused_key = None if opening.idempotency is None else taken(db, opening.idempotency)
+    if refused_key is not None:
+        return refused_key
     before = used(db, [(hold.counter, hold.oldest) for hold in opening.holds])
     place = refused(opening.holds, before)
     if place is not None:
@@ -101,19 +103,6 @@ def reserve(db: Connection, opening: Opening, instance: str, now_s: float) -> Re
         named = opening.idempotency
         db.execute("INSERT INTO idempotency VALUES (?, ?, ?, ?, ?)", (named.owner, named.key, named.digest, id, now_s))
     return Reserved(before)
-
-
-def _taken(db: Connection, named: Idempotency) -> Reserved | None:
-    found = db.execute(
-        "SELECT digest, request_id FROM idempotency WHERE owner = ? AND key = ?", (named.owner, named.key)
-    ).fetchone()
-    if found is None:
-        return None
-    digest, earlier = found
-    if digest != named.digest:
-        return Reserved(refusal=Refusal.MISMATCH, earlier=earlier)
-    is_open = db.execute("SELECT 1 FROM reservations WHERE id = ?", (earlier,)).fetchone()
-    return Reserved(refusal=Refusal.IN_FLIGHT if is_open else Refusal.USED, earlier=earlier)
 
 
 def extend(db: Connection, reservation: Reservation, holds: Sequence[Hold]) -> Reserved:
@@ -172,7 +161,7 @@ def _correct(db: Connection, estimate: LedgerRow, actual: LedgerRow, assumed: Se
     db.execute(_INSERT, (*values(correction(estimate, actual, entry=1)), holds_json(difference)))
 
 
-def beat(db: Connection, instance: str, now_s: float, lease_s: float) -> int:
+def beat(db: Connection, instance: str, now_s: float, lease_s: float, *, remembered_s: float) -> int:
     """Renew the lease, charge the requests of gateways whose lease is over, forget what no longer counts."""
     db.execute(
         "INSERT INTO instances VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET seen_s = excluded.seen_s", (instance, now_s)
@@ -185,7 +174,8 @@ def beat(db: Connection, instance: str, now_s: float, lease_s: float) -> int:
         settle(db, estimated(read_reservation(body), now_s))
     db.execute("DELETE FROM instances WHERE seen_s < ?", (now_s - lease_s,))
     db.execute("DELETE FROM counters WHERE until_s > 0 AND until_s < ?", (now_s - lease_s,))
-    db.execute("DELETE FROM idempotency WHERE at_s < ?", (now_s - IDEMPOTENCY_S,))
+    db.execute("DELETE FROM idempotency WHERE at_s < ?", (now_s - remembered_s,))
+    db.execute("DELETE FROM answers WHERE request_id NOT IN (SELECT request_id FROM idempotency)")
     return len(orphans)
 
 
