@@ -7,6 +7,7 @@ general_chat. Weights come from `benchmarks/train_classifier.py`.
 from __future__ import annotations
 
 import io
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ STEM = 5  # characters
 SURE = 0.4  # probability below which a guess is none
 SCHEMA = 1
 _TOKENS = re.compile(r"[^\W\d_]+|\d|[^\w\s]")
+_ASCII_TOKENS = re.compile(r"[a-z]+|[^a-z_\s\x1c-\x1f]", re.ASCII)  # the same, of lower case: twice as fast
 
 
 class Classifier:
@@ -73,24 +75,29 @@ class Classifier:
 
     def guess(self, text: str) -> RequestClass | None:
         """None: not sure."""
-        likely = self.probabilities(text)
-        best = int(likely.argmax())
-        return CLASSES[best] if likely[best] >= SURE else None
+        scores = self._scores(text).tolist()
+        most = max(scores)
+        likely = 1.0 / sum([math.exp(score - most) for score in scores])
+        return CLASSES[scores.index(most)] if likely >= SURE else None
 
     def probabilities(self, text: str) -> FloatArray:
         """[classes], in the order of RequestClass."""
-        known = self._rows
-        rows = [known[name] for name in features(text) if name in known]
-        scores = self._bias
-        if rows:
-            scores = scores + self._weights[rows].sum(axis=0, dtype=np.int32) * (self._scale / len(rows) ** 0.5)
+        scores = self._scores(text)
         likely = np.exp(scores - scores.max())
         return likely / likely.sum()  # type: ignore[no-any-return]
+
+    def _scores(self, text: str) -> FloatArray:
+        known = self._rows
+        rows = [known[name] for name in features(text) if name in known]
+        if not rows:
+            return self._bias
+        return self._bias + self._weights[rows].sum(axis=0, dtype=np.int32) * (self._scale / len(rows) ** 0.5)  # type: ignore[no-any-return]
 
 
 def features(text: str) -> set[str]:
     """Words and signs of a text's ends, the stems of long words, and neighbours."""
-    words = _TOKENS.findall(_ends(text))
+    seen = _ends(text)
+    words = (_ASCII_TOKENS if seen.isascii() else _TOKENS).findall(seen)
     stems = [word[:STEM] for word in words]
     return {*words, *stems, *map(" ".join, pairwise(stems))}
 
