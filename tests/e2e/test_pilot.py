@@ -8,7 +8,9 @@ import pytest
 
 from decodeloop.cli import pilot as command
 from decodeloop.cli.main import main
+from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.evaluation import journal
+from tiny import tiny_hf
 
 HOSTILE = "<script>alert('x')</script>"
 ENGINE = "runner: torch, fixed_shape: true, max_context: 128, kv_memory_mb: 16"
@@ -23,7 +25,8 @@ budget: {{minutes: {minutes}, blocks: 2, least_blocks: 2}}
 arms:
   - {{label: plain, role: "off", lossless: true, engine: {{{engine}, policy: "off"}}}}
   - {{label: adaptive, role: static, lossless: true, engine: {{{engine}, policy: fixed, draft_len: 2}}}}
-  - {{label: smaller, role: smaller model, if_present: true, model: ./nothing-here.gguf}}
+  - {{label: smaller, role: smaller model, lossless: false, if_present: true, model: ./nothing-here.gguf,
+     engine: {{{engine}, policy: "off"}}}}
 """
 
 
@@ -37,6 +40,12 @@ def folder(tiny, tmp_path):
     (tmp_path / "work.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write(tmp_path, tiny)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def smaller(tmp_path_factory):
+    """Half the layers."""
+    return open_checkpoint(tiny_hf("llama", tmp_path_factory.mktemp("smaller"), vocab_size=320, seed=1, layers=1))
 
 
 def write(folder, tiny, minutes=5):
@@ -129,3 +138,24 @@ def test_what_is_wrong_is_said_before_anything_is_measured(run, folder, old, new
     assert code == 2
     assert said in err
     assert "Traceback" not in err
+
+
+def test_a_smaller_model_is_tried_beside_speculation_and_said_to_change_the_output(run, folder, smaller):
+    """Another checkpoint as an arm: its own engine, its own answers, the same requests."""
+    file = folder / "p.yaml"
+    file.write_text(
+        file.read_text().replace("./nothing-here.gguf", str(smaller.path)).replace(", if_present: true", "")
+    )
+    code, out, _ = run("--json")
+    assert code in (0, 1)
+    assert "Not tried" not in out
+    found = journal.load(folder / "p.pilot" / "run.jsonl")
+    plain, _, small = found.plan.arms
+    assert plain.settings["target"]["sha256"] != small.settings["target"]["sha256"]
+    assert (plain.lossless, small.lossless) == (True, False)
+    texts = {arm.label: {(r.id, r.block): r.text_hash for r in found.steady(arm=arm.label)} for arm in (plain, small)}
+    assert texts["plain"].keys() == texts["smaller"].keys()
+    assert texts["plain"] != texts["smaller"]
+    text = (folder / "p.pilot" / "report.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| smaller"))
+    assert "| NO |" in row

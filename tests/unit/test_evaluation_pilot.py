@@ -15,6 +15,7 @@ from decodeloop.evaluation.pilot import (
     Pilot,
     PriceAsked,
     WorkloadAsked,
+    arm_of,
     plan_of,
     read_pilot,
     settled,
@@ -194,10 +195,13 @@ def test_a_file_that_cannot_be_meant_says_why(old, new, why):
 
 def test_shares_are_what_the_plan_weighs_by():
     asked = WorkloadAsked(per_class=2, shares={"code": 3, "sql": 1})
-    plan = plan_of(read(), suite_of(asked, seed=0), {"cpu": "x"}, at="2026-11-29T00:00:00Z", version="1", command="c")
+    arms = [arm_of(arm) for arm in read().arms]
+    plan = plan_of(
+        read(), suite_of(asked, seed=0), arms, {"cpu": "x"}, at="2026-11-29T00:00:00Z", version="1", command="c"
+    )
     assert plan.workload.shares == pytest.approx({"code_synthesis": 0.75, "sql": 0.25})
     assert plan.workload.requests == 4
-    assert [arm.reset for arm in plan.arms] == ["emptied", "emptied"]
+    assert [arm.label for arm in plan.arms] == ["off", "adaptive"]
 
 
 def test_every_request_has_a_seed_and_a_temperature_and_keeps_its_own():
@@ -214,7 +218,8 @@ def test_every_request_has_a_seed_and_a_temperature_and_keeps_its_own():
 def test_a_key_is_in_no_record():
     text = FILE.replace("{label: adaptive,", '{label: adaptive, target: "http://x", key: "${K}",')
     pilot = read_pilot(text, env={"K": "secret"}, source="f")
-    plan = plan_of(pilot, suite_of(WorkloadAsked(per_class=1), seed=0), {}, at="", version="", command="")
+    arms = [arm_of(arm) for arm in pilot.arms]
+    plan = plan_of(pilot, suite_of(WorkloadAsked(per_class=1), seed=0), arms, {}, at="", version="", command="")
     assert pilot.arm("adaptive").key == "secret"
     assert "secret" not in repr(pilot) + repr(plan)
 

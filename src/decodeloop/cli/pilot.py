@@ -18,19 +18,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from decodeloop import __version__
 from decodeloop.cli import pilot_facts
+from decodeloop.cli.arm_targets import SMALL, Opened, open_arms, system, weights
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.money import EXIT_INVALID, EXIT_NO, Judged
 from decodeloop.cli.opening import stderr
-from decodeloop.cli.pilot_arms import Opened, absent, open_arms
+from decodeloop.cli.pilot_arms import DeviceTime, absent, settle
 from decodeloop.cli.pilot_facts import Facts
 from decodeloop.cli.report import card_of, write
 from decodeloop.cli.sections import show_json, show_validity
-from decodeloop.engine.build import EmbeddedEngine
 from decodeloop.evaluation.bench import Observer, Served, measure
 from decodeloop.evaluation.economics_power import Power, between, read_power
 from decodeloop.evaluation.economics_run import request_ms
 from decodeloop.evaluation.journal import Journal, load
-from decodeloop.evaluation.pilot import Pilot, plan_of, read_pilot, suite_of
+from decodeloop.evaluation.pilot import Pilot, arm_of, plan_of, read_pilot, suite_of
 from decodeloop.evaluation.pilot_prediction import predictions
 from decodeloop.evaluation.pilot_verdict import judge
 from decodeloop.evaluation.plan import TurnKey
@@ -105,11 +105,22 @@ def _workload(asked: Pilot, beside: Path) -> Workload:
 async def _run(asked: Pilot, workload: Workload, environment: Environment, path: Path) -> None:
     """Take the turns that are missing, as far as the budget goes; keep what only the run knows, however it ends."""
     async with AsyncExitStack() as stack:
-        opened = await open_arms(asked, environment, stack)
+        spent = DeviceTime()
+        opened = await open_arms(
+            [arm_of(arm) for arm in asked.arms],
+            asked.model,
+            {arm.label: arm.key for arm in asked.arms},
+            max(asked.load.levels),
+            environment,
+            stack,
+            defaults=SMALL,
+            observers=(spent.observe,),
+        )
         plan = plan_of(
             asked,
             workload,
-            opened.system(),
+            opened.arms,
+            system(),
             at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             version=__version__,
             command=shlex.join(["decodeloop", *sys.argv[1:]]),
@@ -119,7 +130,13 @@ async def _run(asked: Pilot, workload: Workload, environment: Environment, path:
         done = load(path)
         before, began_s = read_power(), time.monotonic()
         spent_s = sum(turn.seconds for turn in done.turns)
-        meter = stack.enter_context(_Meter(done, opened))
+        meter = stack.enter_context(_Meter(done, opened, spent))
+
+        def enough() -> bool:
+            """Of time; one block is taken in any case."""
+            over = spent_s + time.monotonic() - began_s > 60.0 * asked.budget.minutes
+            return over and bool(load(path).complete_blocks(float(asked.load.judged)))
+
         try:
             await measure(
                 served,
@@ -127,7 +144,7 @@ async def _run(asked: Pilot, workload: Workload, environment: Environment, path:
                 journal,
                 done.missing(),
                 observer=Observer(turn=meter.turn),
-                enough=lambda: spent_s + time.monotonic() - began_s > 60.0 * asked.budget.minutes,
+                enough=enough,
             )
         finally:
             power = between(before, read_power(), max(time.monotonic() - began_s, 1e-3))
@@ -151,25 +168,20 @@ def _costs(asked: Pilot, opened: Opened) -> dict[str, CostModel]:
     for arm in asked.arms:
         for other, surface in opened.surfaces.items():
             mine, theirs = opened.engines.get(arm.label), opened.engines[other]
-            if mine is not None and _weights(mine) == _weights(theirs):
+            if mine is not None and weights(mine) == weights(theirs):
                 found.setdefault(arm.label, surface)
     return found
-
-
-def _weights(engine: EmbeddedEngine) -> tuple[str, str, str]:
-    info = engine.engine.runner.info
-    return engine.checkpoint.sha256, info.name, info.weight_format
 
 
 class _Meter:
     """A progress bar, and the device time of turns with one request at a time (none of which is cut off)."""
 
-    def __init__(self, done: Results, opened: Opened) -> None:
+    def __init__(self, done: Results, opened: Opened, spent: DeviceTime) -> None:
         total = sum(1 for _ in done.plan.turns())
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=stderr)
         self._task = self._progress.add_task("opening", total=total, completed=total - len(done.missing()))
-        self._opened, self._before_ms = opened, 0.0
+        self._opened, self._spent, self._before_ms = opened, spent, 0.0
         self.alone: set[TurnKey] = set()
         self.alone_ms = 0.0
 
@@ -183,15 +195,15 @@ class _Meter:
     def turn(self, key: TurnKey, turn: Turn | None) -> None:
         level, block, _, arm = key
         if turn is None:
-            self._opened.settle()
-            self._before_ms = self._opened.device_time.ms
+            settle(self._opened)
+            self._before_ms = self._spent.ms
             self._progress.update(self._task, description=f"block {block + 1}, {level:g} at once, {arm}")
             return
         self._progress.advance(self._task)
         if level == 1 and arm in self._opened.engines:
-            self._opened.settle()
+            settle(self._opened)
             self.alone.add(key)
-            self.alone_ms += self._opened.device_time.ms - self._before_ms
+            self.alone_ms += self._spent.ms - self._before_ms
 
 
 def _reported(asked: Pilot, path: Path, left_out: list[str]) -> tuple[Report, Verdict]:

@@ -203,27 +203,37 @@ def only(workload: Workload, classes: tuple[RequestClass, ...]) -> Workload:
     return replace(workload, requests=kept)
 
 
-def plan_of(pilot: Pilot, workload: Workload, facts: Mapping[str, Any], *, at: str, version: str, command: str) -> Plan:
-    """facts: of the system. at: ISO 8601, UTC. The plan's id follows from what is asked, so that a run is resumed."""
+def arm_of(asked: ArmAsked) -> Arm:
+    """As a plan has it, before anything is known but what the file says."""
+    return Arm(
+        label=asked.label,
+        target=asked.target,
+        model=asked.model or "",
+        role=asked.role,
+        lossless=asked.lossless,
+        fields=asked.fields,
+        settings=asked.engine,
+        note=asked.note,
+    )
+
+
+def plan_of(
+    pilot: Pilot,
+    workload: Workload,
+    arms: Sequence[Arm],
+    facts: Mapping[str, Any],
+    *,
+    at: str,
+    version: str,
+    command: str,
+) -> Plan:
+    """arms: as they are open. facts: of the system. at: ISO 8601, UTC."""
     return Plan(
         id=pilot.name,
         created_at=at,
         version=version,
         workload=workload.facts(),
-        arms=tuple(
-            Arm(
-                label=arm.label,
-                target=arm.target,
-                model=arm.model or (pilot.model if arm.target == EMBEDDED else ""),
-                role=arm.role,
-                lossless=arm.lossless,
-                fields=arm.fields,
-                settings=arm.engine,
-                reset="emptied" if arm.target == EMBEDDED else "none",
-                note=arm.note,
-            )
-            for arm in pilot.arms
-        ),
+        arms=tuple(arms),
         levels=tuple(float(level) for level in pilot.load.levels),
         blocks=pilot.budget.blocks,
         requests_per_turn=pilot.load.requests_per_turn,

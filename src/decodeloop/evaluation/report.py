@@ -153,7 +153,7 @@ def _method(asked: Asked, found: Bill) -> Section:
         ("workload", f"{plan.workload.name}, SHA-256 {plan.workload.sha256}"),
         ("load", f"{plan.load}, {plan.arrivals}"),
         ("version", plan.version),
-        *((name, str(value)) for name, value in plan.system.items()),
+        *_facts(plan.system),
     ]
     arms = tuple(
         (
@@ -177,6 +177,15 @@ def _method(asked: Asked, found: Bill) -> Section:
         notes=(cut,) if cut else (),
         code=plan.command,
     )
+
+
+def _facts(system: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """One level of names is taken apart."""
+    rows = []
+    for name, value in system.items():
+        parts = value.items() if isinstance(value, Mapping) else ((name, value),)
+        rows += [(part, ", ".join(map(str, v)) if isinstance(v, list | tuple) else str(v)) for part, v in parts]
+    return rows
 
 
 def _loops_cut(asked: Asked) -> str:
