@@ -6,7 +6,8 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
@@ -14,12 +15,14 @@ from starlette.types import Message, Receive, Scope, Send
 from decodeloop.gateway.errors import error_body
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.store import Idempotency
+from decodeloop.gateway.tasks import watched
 from decodeloop.gateway.telemetry import Times, Trail
 from decodeloop.types import Identity, RequestRefused
 
-__all__ = ["JSON", "Captured", "ClientGone", "Exchange", "inner_request"]
+__all__ = ["CLIENT", "JSON", "Captured", "Client", "ClientGone", "Exchange", "inner_request"]
 
 JSON = b"application/json"
+CLIENT = "decodeloop.client"  # where a scope carries a Client, if its server has one
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -31,10 +34,25 @@ class ClientGone(Exception):
     """The client closed the connection: there is nobody to answer."""
 
 
+class Client(Protocol):
+    """What a server of ours offers beside ASGI's messages, for less."""
+
+    gone: bool
+
+    def body_now(self) -> bytes | None:
+        """The whole body, once, if it is here already and none of it was received."""
+        ...
+
+    def alarm(self, gone: Callable[[], None] | None) -> None:
+        """Have `gone` called when the client leaves before the response's end."""
+        ...
+
+
 class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._client: Client | None = scope.get(CLIENT)
+        self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
         self.vouched: Identity | None = None  # who asks, where somebody here knows it
@@ -64,8 +82,7 @@ class Exchange:
         return str(self._scope["path_params"][name])
 
     def header(self, name: str) -> str | None:
-        value = self._headers.get(name.encode())
-        return None if value is None else value.decode("latin-1")
+        return self._headers.get(name)
 
     @property
     def peer(self) -> str:
@@ -77,8 +94,8 @@ class Exchange:
 
         Raises RequestRefused with 400.
         """
-        wanted = name.encode()
-        if sum(each == wanted for each, _ in self._scope["headers"]) > 1:
+        headers = self._scope["headers"]
+        if len(headers) > len(self._headers) and [each for each, _ in headers].count(name.encode()) > 1:
             raise RequestRefused(f"the header {name} is there twice", param=name)
         return self.header(name)
 
@@ -143,6 +160,11 @@ class Exchange:
         """The body, of up to `most` bytes, whatever it is. Raises as `read_json`."""
         if self.body is not None:
             return self.body
+        here = None if self._client is None else self._client.body_now()
+        if here is not None:
+            if len(here) > most:
+                raise _too_large(most)
+            return here
         declared = self.header("content-length") or "0"
         if declared.isdecimal() and int(declared) > most:
             raise _too_large(most)
@@ -171,12 +193,48 @@ class Exchange:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def disconnected(self) -> None:
-        """Wait for the client to leave, after the body has been read. Raises ClientGone."""
+    async def while_there(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, after the body has been read, to its end or until the client leaves.
+
+        Raises:
+            ClientGone: it left, and the work was cancelled.
+        """
+        if self.outlasts:
+            await work
+        elif self._client is None:
+            await watched(work, self._disconnected())
+        else:
+            await self._while_connected(self._client, work)
+
+    async def _while_connected(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
+        if client.gone:
+            work.close()
+            raise ClientGone
+        own = asyncio.current_task()
+        assert own is not None, "requests run in tasks"
+        is_gone = False
+
+        def gone() -> None:
+            nonlocal is_gone
+            is_gone = True
+            own.cancel()
+
+        client.alarm(gone)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not is_gone or own.uncancel() > 0:
+                raise  # someone else's wish
+            raise ClientGone from None
+        else:
+            if is_gone:
+                own.uncancel()  # the work was done all the same
+        finally:
+            client.alarm(None)
+
+    async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if self.outlasts:
-            await asyncio.Event().wait()
         raise ClientGone
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -231,7 +289,7 @@ def inner_request(path: str, body: bytes) -> Captured:
 def _with_json(scope: Scope, body: bytes) -> Scope:
     kept = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")]
     length = str(len(body)).encode()
-    return {**scope, "headers": [*kept, (b"content-type", JSON), (b"content-length", length)]}
+    return {**scope, CLIENT: None, "headers": [*kept, (b"content-type", JSON), (b"content-length", length)]}
 
 
 def _too_large(most: int) -> RequestRefused:

@@ -21,7 +21,7 @@ from decodeloop.gateway.relay import Relay
 from decodeloop.gateway.sessions import place_of, settled, terms_of
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
-from decodeloop.gateway.tasks import answer_chunks, time_limit, watched
+from decodeloop.gateway.tasks import answer_chunks, time_limit
 from decodeloop.gateway.telemetry import Trail, asked_of
 from decodeloop.gateway.upstreams import Upstream
 from decodeloop.gateway.wire.answer import Answer
@@ -199,7 +199,7 @@ class Run:
         async def collect(chunk: Chunk) -> None:
             chunks.append(chunk)
 
-        await watched(self._each(collect), self.exchange.disconnected())
+        await self.exchange.while_there(self._each(collect))
         await self.exchange.respond(200, self.answer.body(chunks))
 
     async def streamed(self) -> None:

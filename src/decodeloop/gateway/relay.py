@@ -17,7 +17,7 @@ from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.sessions import place_of
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.sse import EventStream
-from decodeloop.gateway.tasks import time_limit, watched
+from decodeloop.gateway.tasks import time_limit
 from decodeloop.gateway.upstreams import RelayAnswer, UpstreamFailed
 from decodeloop.gateway.wire.answer import DONE as DONE_EVENT
 from decodeloop.gateway.wire.answer import event
@@ -62,7 +62,7 @@ class Relay:
         """
         if not self.envelope.stream:
             work = self._attempts(first, self._whole, said=lambda: False)
-            await watched(self._limited(work), self.exchange.disconnected())
+            await self.exchange.while_there(self._limited(work))
             return
         stream = EventStream(self.exchange, heartbeat_s=self.settings.heartbeat_s)
 
