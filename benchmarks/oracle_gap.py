@@ -14,7 +14,6 @@ import itertools
 import json
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
 from closed_loop import Arms
@@ -24,23 +23,17 @@ from decodeloop.cli.opening import open_model
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.settings import EngineSettings
-from decodeloop.evaluation.acceptance import Draft, History, Texts
-from decodeloop.evaluation.foresight import Foresight
-from decodeloop.evaluation.oracle import Cell, cell_of, gap
-from decodeloop.evaluation.policy_rule import PolicyRule
-from decodeloop.evaluation.rules import Off
+from decodeloop.evaluation.bound import MIXED, Judged, bounds, classes_of
+from decodeloop.evaluation.counterfactual import Text
 from decodeloop.evaluation.trust import calibrated
-from decodeloop.evaluation.workload import Arrival, read_prompts
-from decodeloop.policy import PolicySettings, policies
-from decodeloop.policy.cost import CostSurface
-from decodeloop.speculation import Drafter, DrafterSetup, DraftRequest
+from decodeloop.evaluation.workload import read_prompts
+from decodeloop.speculation import Drafter, DrafterSetup
 from decodeloop.speculation.drafters import drafters
 from decodeloop.types import ChatPrompt, Request, RequestClass, SamplingParams
 
 PROMPTS = Path(__file__).parent / "data" / "classes.jsonl"
 HOT = {RequestClass.CREATIVE_WRITING: 1.0, RequestClass.GENERAL_CHAT: 0.7}
 DEPTH = 12
-INTERFERENCE = 0.05  # the adaptive policy's own
 GOAL = 0.15
 
 
@@ -60,23 +53,6 @@ def prepare(arms: Arms, per_class: int, tokens: int) -> list[Prepared]:
             )
             prepared.append(arms.loops["off"].engine.intake.prepare(request))
     return prepared
-
-
-def history(drafter: Drafter, number: int, prepared: Prepared, answer: Sequence[int]) -> History:
-    """What the drafter says when i tokens of the answer are out, for every i, and how much of it comes true."""
-    drafts = []
-    for i in range(len(answer)):
-        state = prepared.state.fork()
-        for token in answer[:i]:
-            state.advance(token)
-        tokens = [*prepared.tokens, *answer[:i]]
-        asked = DraftRequest(number, tokens, DEPTH, state, None, organization=f"{number}")  # type: ignore[arg-type]
-        draft = drafter.propose([asked]).drafts[0]
-        right = next((k for k, (a, b) in enumerate(zip(draft.tokens, answer[i:], strict=False)) if a != b), None)
-        matched = min(len(draft.tokens), len(answer) - i) if right is None else right
-        drafts.append(Draft(len(draft.tokens), matched, draft.confidence))
-    drafter.finish(number, [*prepared.tokens, *answer], f"{number}")
-    return History(prepared.request.request_class, drafts)
 
 
 def open_drafter(name: str, vocab_size: int) -> Drafter:
@@ -111,41 +87,23 @@ def main() -> None:
     cost, trust = calibrated(surface, [*served.records, *alone.records], source="at start")
     print(f"step times: {trust.said()}", flush=True)
     answers = {answer.request_id: answer.token_ids for answer in served.answers}
+    said = [(each, answers.get(each.request.id, ())) for each in prepared]
+    texts = [Text(e.request.request_class, e.tokens, answer, e.state) for e, answer in said if len(answer) > 1]
+    names = [*map(str, classes_of(texts)), MIXED]
+    wanted = [(name, load) for load in map(int, options.loads.split(",")) for name in names]
+    judged = Judged(policy=options.policy, max_draft_len=DEPTH, seconds=options.seconds)
     drafter = open_drafter(options.drafter, arms.runner.info.vocab_size)
-    histories, arrivals = [], []
-    for each in prepared:
-        said = answers.get(each.request.id, ())
-        if len(said) > 1:
-            arrival = Arrival(0.0, len(each.tokens), len(said), each.request.request_class, text=len(histories))
-            histories.append(history(drafter, len(histories), each, said))
-            arrivals.append(arrival)
-    foresight, texts = Foresight(histories), Texts(histories)
-
-    def policy():
-        own = policies.load(options.policy)(PolicySettings(DEPTH), CostSurface.from_json(cost.to_json()))
-        return PolicyRule(own, cost, max_draft_len=DEPTH)
-
-    classes = [*dict.fromkeys(str(arrival.request_class) for arrival in arrivals), "mixed"]
     cells = []
     print(f"{'class':<18} {'load':>4}  {'plain':>7} {'policy':>7} {'causal':>7} {'oracle':>7}  information  regret")
     started_s = time.perf_counter()
-    for load in [int(n) for n in options.loads.split(",")]:
-        for name in classes:
-            cell = Cell(texts, cell_of(arrivals, name), cost, load, options.seconds, options.seconds)
-            found = gap(
-                cell,
-                plain=Off,
-                policy=policy,
-                foresight=foresight,
-                interference=INTERFERENCE,
-                drafting_ms=cost.free_draft_ms(load),
-            )
-            cells.append({"class": name, "load": load, **found.to_json()})
-            print(
-                f"{name:<18} {load:4d}  {found.plain:7.1f} {found.policy:7.1f} {found.informed:7.1f} "
-                f"{found.oracle:7.1f}  {found.information:11.1%}  {found.regret:6.1%}",
-                flush=True,
-            )
+    for each in bounds(texts, drafter, cost, judged, wanted):
+        found = each.gap
+        cells.append({"class": each.name, "load": each.load, **found.to_json()})
+        print(
+            f"{each.name:<18} {each.load:4d}  {found.plain:7.1f} {found.policy:7.1f} {found.informed:7.1f} "
+            f"{found.oracle:7.1f}  {found.information:11.1%}  {found.regret:6.1%}",
+            flush=True,
+        )
     worst = max(cells, key=lambda cell: cell["regret"])
     within = sum(cell["regret"] <= GOAL for cell in cells)
     at_worst = f"{worst['regret']:.1%} ({worst['class']}, load {worst['load']})"

@@ -6,10 +6,13 @@ import sys
 
 import pytest
 
+from decodeloop.cli import arm_targets, pilot_bound, pilot_facts
 from decodeloop.cli import pilot as command
 from decodeloop.cli.main import main
 from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.evaluation import journal
+from decodeloop.policy.cost import CostSurface
+from decodeloop.policy.cost_fit import CostSample
 from tiny import tiny_hf
 
 HOSTILE = "<script>alert('x')</script>"
@@ -159,3 +162,24 @@ def test_a_smaller_model_is_tried_beside_speculation_and_said_to_change_the_outp
     text = (folder / "p.pilot" / "report.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| smaller"))
     assert "| NO |" in row
+
+
+def test_the_gap_to_the_bound_is_told_of_the_runs_own_answers(run, folder, monkeypatch):
+    """Step costs are made up: what is tested is whose answers are asked about, and that it is kept and told."""
+    surface = CostSurface([CostSample(n, 0, 1, 4.0 + 0.5 * n) for n in (1, 2, 3, 5, 9, 17)])
+    monkeypatch.setattr(arm_targets, "measured_costs", lambda *_: lambda runner, memory: surface)
+    monkeypatch.setattr(pilot_bound, "SECONDS", 0.1)
+    file = folder / "p.yaml"
+    learning = "policy: adaptive, drafters: [ngram, suffix], max_draft_len: 4"
+    file.write_text(file.read_text().replace("policy: fixed, draft_len: 2", learning))
+    code, _, err = run()
+    assert code in (0, 1), err
+    bound = pilot_facts.read(folder / "p.pilot").bound
+    assert bound.policy == "adaptive"
+    assert bound.drafter in ("ngram", "suffix")
+    assert bound.answers == 2 * pilot_bound.PER_CLASS
+    assert "recorded steps" in bound.times_from
+    assert [(each.name, each.load) for each in bound.cells][-2:] == [("mixed", 1), ("mixed", 2)]
+    assert all(each.gap.oracle >= 0.95 * each.gap.plain > 0.0 for each in bound.cells)
+    run("--judge-only")
+    assert "The gap to the bound" in (folder / "p.pilot" / "report.md").read_text()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from decodeloop import config
@@ -29,7 +30,7 @@ CLOSE_S = 1.0
 SMALL: Mapping[str, Any] = {"max_context": 2048, "kv_memory_mb": 256}  # several engines share this machine
 TYPED: Mapping[str, Any] = {"policy": "adaptive", "drafters": ["ngram", "suffix"], **SMALL}
 
-Observe = Callable[[StepRecord], None]
+Observe = Callable[[str, StepRecord], None]
 
 
 @dataclass(slots=True)
@@ -57,10 +58,11 @@ async def open_arms(
     stack: AsyncExitStack,
     *,
     defaults: Mapping[str, Any] = TYPED,
-    observers: Sequence[Observe] = (),
+    observe: Observe | None = None,
 ) -> Opened:
-    """The first arm is the baseline. keys: of endpoints, by arm. defaults: of engines' settings. observers: see every
-    step of every engine. All is closed with `stack`. Arms that differ in their requests alone share an engine."""
+    """The first arm is the baseline. keys: of endpoints, by arm. defaults: of engines' settings. observe: is shown
+    every step, with the arm that its engine was opened for. All is closed with `stack`. Arms that differ in their
+    requests alone share an engine."""
     opened = Opened()
     shared: dict[str, EmbeddedEngine] = {}
     wanted = {arm.label: settings_of(arm, most_at_once, defaults) for arm in arms if arm.target == EMBEDDED}
@@ -69,7 +71,7 @@ async def open_arms(
             settings, own = wanted[arm.label], arm.model or model
             place = f"{own} {settings}"
             if place not in shared:
-                shared[place] = _engine(arm.label, own, settings, environment, observers, opened)
+                shared[place] = _engine(arm.label, own, settings, environment, observe, opened)
                 stack.callback(shared[place].close, CLOSE_S)
             engine = opened.engines[arm.label] = shared[place]
             target: Target = EmbeddedTarget(engine, arm.label, arm.fields)
@@ -110,7 +112,7 @@ def _engine(
     model: str,
     settings: EngineSettings,
     environment: Environment,
-    observers: Sequence[Observe],
+    observe: Observe | None,
     opened: Opened,
 ) -> EmbeddedEngine:
     checkpoint = open_model(model, environment)
@@ -126,7 +128,7 @@ def _engine(
         clock=time.monotonic,
         name=short_name(model),
         measure=kept,
-        observers=tuple(observers),
+        observers=() if observe is None else (partial(observe, label),),
     )
     engine.worker.start()
     return engine

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from decodeloop.engine.build import EmbeddedEngine
+from decodeloop.engine.intake import Prepared
 from decodeloop.engine.job import Job
 from decodeloop.evaluation.client.answer import Answer, CutOff
 from decodeloop.evaluation.client.http import clock
@@ -36,7 +37,7 @@ class EmbeddedTarget:
     async def serve(self, request: WorkRequest) -> Answer:
         reader = _Reader(asyncio.get_running_loop(), clock())
         try:
-            prepared = await asyncio.to_thread(self._prepare, request)
+            prepared = await asyncio.to_thread(self.prepare, request)
         except RequestRefused as error:
             return Answer(sent_s=reader.sent_s, ended_s=clock(), error=f"{error.status}: {error.message}")
         intake = self.engine.intake
@@ -72,7 +73,8 @@ class EmbeddedTarget:
     def close(self) -> None:
         """The engine is its maker's to close: arms share it."""
 
-    def _prepare(self, request: WorkRequest) -> Any:
+    def prepare(self, request: WorkRequest) -> Prepared:
+        """As the engine would take it in. Raises RequestRefused."""
         text = {"messages": request.messages} if request.prompt is None else {"prompt": request.prompt}
         declared = {"decodeloop": {"class": str(request.request_class)}}
         body = {**text, **merged(request.params, merged(declared, self._fields))}

@@ -18,11 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from decodeloop import __version__
 from decodeloop.cli import pilot_facts
-from decodeloop.cli.arm_targets import SMALL, Opened, open_arms, system, weights
+from decodeloop.cli.arm_targets import SMALL, Opened, open_arms, settings_of, system, weights
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.money import EXIT_INVALID, EXIT_NO, Judged
 from decodeloop.cli.opening import stderr
-from decodeloop.cli.pilot_arms import DeviceTime, absent, settle
+from decodeloop.cli.pilot_arms import Steps, absent, settle
+from decodeloop.cli.pilot_bound import Listening, bound_of
 from decodeloop.cli.pilot_facts import Facts
 from decodeloop.cli.report import card_of, write
 from decodeloop.cli.sections import show_json, show_validity
@@ -30,11 +31,12 @@ from decodeloop.evaluation.bench import Observer, Served, measure
 from decodeloop.evaluation.economics_power import Power, between, read_power
 from decodeloop.evaluation.economics_run import request_ms
 from decodeloop.evaluation.journal import Journal, load
-from decodeloop.evaluation.pilot import Pilot, arm_of, plan_of, read_pilot, suite_of
+from decodeloop.evaluation.pilot import EMBEDDED, Pilot, arm_of, plan_of, read_pilot, suite_of
 from decodeloop.evaluation.pilot_prediction import predictions
 from decodeloop.evaluation.pilot_verdict import judge
 from decodeloop.evaluation.plan import TurnKey
 from decodeloop.evaluation.report import Asked, Report, build
+from decodeloop.evaluation.report_bound import Bound, bound_section
 from decodeloop.evaluation.report_words import Answer, Section, Verdict, percent
 from decodeloop.evaluation.results import Results, Turn, key_of
 from decodeloop.evaluation.workloads.file import read_file
@@ -105,7 +107,7 @@ def _workload(asked: Pilot, beside: Path) -> Workload:
 async def _run(asked: Pilot, workload: Workload, environment: Environment, path: Path) -> None:
     """Take the turns that are missing, as far as the budget goes; keep what only the run knows, however it ends."""
     async with AsyncExitStack() as stack:
-        spent = DeviceTime()
+        steps = Steps()
         opened = await open_arms(
             [arm_of(arm) for arm in asked.arms],
             asked.model,
@@ -114,7 +116,7 @@ async def _run(asked: Pilot, workload: Workload, environment: Environment, path:
             environment,
             stack,
             defaults=SMALL,
-            observers=(spent.observe,),
+            observe=steps.observe,
         )
         plan = plan_of(
             asked,
@@ -130,28 +132,41 @@ async def _run(asked: Pilot, workload: Workload, environment: Environment, path:
         done = load(path)
         before, began_s = read_power(), time.monotonic()
         spent_s = sum(turn.seconds for turn in done.turns)
-        meter = stack.enter_context(_Meter(done, opened, spent))
+        meter = stack.enter_context(_Meter(done, opened, steps))
 
         def enough() -> bool:
             """Of time; one block is taken in any case."""
             over = spent_s + time.monotonic() - began_s > 60.0 * asked.budget.minutes
             return over and bool(load(path).complete_blocks(float(asked.load.judged)))
 
+        heard = Listening(opened.targets[asked.arms[0].label])
+        bound = None
         try:
             await measure(
                 served,
-                opened.targets,
+                {**opened.targets, asked.arms[0].label: heard},
                 journal,
                 done.missing(),
                 observer=Observer(turn=meter.turn),
                 enough=enough,
             )
+            if heard.heard:
+                meter.say("the gap to the bound")
+                bound = _bound(asked, opened, heard, steps)
         finally:
             power = between(before, read_power(), max(time.monotonic() - began_s, 1e-3))
-            pilot_facts.add(path.parent, _facts(load(path), meter, power, _costs(asked, opened)))
+            pilot_facts.add(path.parent, _facts(load(path), meter, power, _costs(asked, opened), bound))
 
 
-def _facts(results: Results, meter: _Meter, power: Power, costs: Mapping[str, CostModel]) -> Facts:
+def _bound(asked: Pilot, opened: Opened, heard: Listening, steps: Steps) -> Bound | None:
+    arm = asked.arm(asked.candidate)
+    if arm.target != EMBEDDED:
+        return None
+    settings = settings_of(arm_of(arm), max(asked.load.levels), SMALL)
+    return bound_of(arm.label, settings, asked.load, opened, _costs(asked, opened).get(arm.label), heard, steps)
+
+
+def _facts(results: Results, meter: _Meter, power: Power, costs: Mapping[str, CostModel], bound: Bound | None) -> Facts:
     alone = [r for r in results.requests if key_of(r) in meter.alone and r.times is not None]
     return Facts(
         power=power.said,
@@ -159,6 +174,7 @@ def _facts(results: Results, meter: _Meter, power: Power, costs: Mapping[str, Co
         requests_ms=sum(map(request_ms, alone)),
         steps_ms=meter.alone_ms,
         predicted=tuple(predictions(results, costs)),
+        bound=bound,
     )
 
 
@@ -176,12 +192,12 @@ def _costs(asked: Pilot, opened: Opened) -> dict[str, CostModel]:
 class _Meter:
     """A progress bar, and the device time of turns with one request at a time (none of which is cut off)."""
 
-    def __init__(self, done: Results, opened: Opened, spent: DeviceTime) -> None:
+    def __init__(self, done: Results, opened: Opened, steps: Steps) -> None:
         total = sum(1 for _ in done.plan.turns())
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=stderr)
         self._task = self._progress.add_task("opening", total=total, completed=total - len(done.missing()))
-        self._opened, self._spent, self._before_ms = opened, spent, 0.0
+        self._opened, self._steps, self._before_ms = opened, steps, 0.0
         self.alone: set[TurnKey] = set()
         self.alone_ms = 0.0
 
@@ -192,18 +208,21 @@ class _Meter:
     def __exit__(self, *raised: object) -> None:
         self._progress.stop()
 
+    def say(self, what: str) -> None:
+        self._progress.update(self._task, description=what)
+
     def turn(self, key: TurnKey, turn: Turn | None) -> None:
         level, block, _, arm = key
         if turn is None:
             settle(self._opened)
-            self._before_ms = self._spent.ms
+            self._before_ms = self._steps.ms
             self._progress.update(self._task, description=f"block {block + 1}, {level:g} at once, {arm}")
             return
         self._progress.advance(self._task)
         if level == 1 and arm in self._opened.engines:
             settle(self._opened)
             self.alone.add(key)
-            self.alone_ms += self._spent.ms - self._before_ms
+            self.alone_ms += self._steps.ms - self._before_ms
 
 
 def _reported(asked: Pilot, path: Path, left_out: list[str]) -> tuple[Report, Verdict]:
@@ -221,22 +240,21 @@ def _reported(asked: Pilot, path: Path, left_out: list[str]) -> tuple[Report, Ve
             power=facts.power,
             card=card_of(results, path, Judged(asked.candidate, float(asked.load.judged)), money),
             predicted=facts.predicted,
-            extra=_attributed(facts),
+            extra=_extra(facts),
         )
     )
     return replace(report, title=asked.name), verdict
 
 
-def _attributed(facts: Facts) -> tuple[Section, ...]:
+def _extra(facts: Facts) -> tuple[Section, ...]:
+    bound = () if facts.bound is None else (bound_section(facts.bound),)
     if not facts.steps_ms:
-        return ()
-    return (
-        Section(
-            title="Whose time it was",
-            lead=f"Of {facts.steps_ms / 1e3:.1f} s that the steps of undisturbed turns took, "
-            f"{percent(facts.requests_ms / facts.steps_ms, 2)} is in the times of single requests (goal: within 1 %).",
-        ),
+        return bound
+    share = percent(facts.requests_ms / facts.steps_ms, 2)
+    lead = (
+        f"Of {facts.steps_ms / 1e3:.1f} s that the steps of undisturbed turns took, {share} is in the times of single "
     )
+    return (*bound, Section(title="Whose time it was", lead=f"{lead}requests (goal: within 1 %)."))
 
 
 def _show(report: Report, verdict: Verdict, page: Path, text: Path) -> None:

@@ -1,9 +1,9 @@
-"""What a pilot adds to its open arms: the device time of their steps, and which of them can't be opened here."""
+"""What a pilot adds to its open arms: their steps, and which of them can't be opened here."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from decodeloop.cli.arm_targets import Opened
@@ -13,16 +13,24 @@ from decodeloop.evaluation.pilot import EMBEDDED, Pilot
 from decodeloop.types import StepRecord
 
 SETTLE_S = 5.0
+KEPT = 2000  # steps of an engine
 
 
 @dataclass(slots=True)
-class DeviceTime:
-    """An observer that adds up what steps took."""
+class Steps:
+    """Sees every step: adds up what they took, and keeps some of each engine's, by the arm that it was opened for."""
 
     ms: float = 0.0
+    kept: dict[str, list[StepRecord]] = field(default_factory=dict)
 
-    def observe(self, record: StepRecord) -> None:
+    def observe(self, arm: str, record: StepRecord) -> None:
         self.ms += record.step_ms
+        own = self.kept.setdefault(arm, [])
+        if len(own) < KEPT:
+            own.append(record)
+
+    def of(self, arm: str) -> list[StepRecord]:
+        return self.kept.get(arm, [])
 
 
 def settle(opened: Opened) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from decodeloop.evaluation.report_bound import Bound
 from decodeloop.evaluation.report_tokens import Predicted
 
 NAME = "facts.json"
@@ -13,13 +14,15 @@ NAME = "facts.json"
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """power: what could be read, in words; watts: None if nothing could. requests_ms, steps_ms: device time of the
-    requests, and of the steps, of turns with one request at a time. predicted: what the cost surface says."""
+    requests, and of the steps, of turns with one request at a time. predicted: what the cost surface says. bound: None
+    where it couldn't be told."""
 
     power: str = "power was not measured: the pilot has not been run to an end"
     watts: float | None = None
     requests_ms: float = 0.0
     steps_ms: float = 0.0
     predicted: tuple[Predicted, ...] = ()
+    bound: Bound | None = None
 
 
 def read(folder: Path) -> Facts:
@@ -41,5 +44,6 @@ def add(folder: Path, more: Facts) -> None:
         requests_ms=old.requests_ms + more.requests_ms,
         steps_ms=old.steps_ms + more.steps_ms,
         predicted=more.predicted or old.predicted,
+        bound=more.bound or old.bound,
     )
     (folder / NAME).write_bytes(msgspec.json.encode(whole))

@@ -77,8 +77,18 @@ def aiperf_command(
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"AIPerf ended with exit code {done.returncode}")
+        why = first_failure(out / "aiperf" / "profile_export.jsonl")
+        raise RuntimeError(f"AIPerf ended with exit code {done.returncode}{f': {why}' if why else ''}")
     _import(out / "aiperf" / "profile_export.jsonl", "aiperf", out, label, url, model, as_json)
+
+
+def first_failure(export: Path) -> str:
+    """What the first request that failed was told; empty where none did, or nothing was written."""
+    for line in export.read_bytes().splitlines() if export.exists() else ():
+        error = orjson.loads(line).get("error")
+        if error:
+            return str(error.get("message") or error)[:300]
+    return ""
 
 
 def payload(request: WorkRequest, model: str, max_tokens: int | None) -> bytes:
