@@ -207,6 +207,6 @@ def test_time_per_token_leaves_out_what_the_first_piece_held() -> None:
     assert model.time_to_first_token.sum == 0.5
     assert model.step_gap.sum == 2.0
     assert model.latency.sum == 3.0
-    with request.ended():
+    with request:
         pass
     assert model.finished == {"stop": 1}

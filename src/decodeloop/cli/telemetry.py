@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from decodeloop import __version__, config
-from decodeloop.gateway.telemetry import Finished, Observer, Silence
+from decodeloop.gateway.telemetry import Finished, Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Several:
             observer.finished(request)
 
 
-def open_observer(settings: TelemetrySettings) -> tuple[Observer, Callable[[], None]]:
+def open_observer(settings: TelemetrySettings) -> tuple[Observer | None, Callable[[], None]]:
     """The observer, and what to call at the end, which sends what is left.
 
     Raises:
@@ -58,7 +58,7 @@ def open_observer(settings: TelemetrySettings) -> tuple[Observer, Callable[[], N
         exporter, close = _exporter(settings, settings.otlp_url)
         observers.append(exporter)
     if not observers:
-        return Silence(), close
+        return None, close
     return (observers[0] if len(observers) == 1 else Several(observers)), close
 
 

@@ -7,8 +7,8 @@ happens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -146,17 +146,23 @@ class Admission:
         self.in_flight = 0
         self.draining = False
 
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Raises RequestRefused: 429 when full, 503 when draining."""
+    def admitted(self) -> AbstractContextManager[None]:
+        """Counted until it is left. Raises RequestRefused: 429 when full, 503 when draining."""
         if self.draining:
             raise shutting_down()
         if self.in_flight >= self._most:
             raise RequestRefused(
                 f"{self._most} requests are being answered already; try again soon", status=429, code="server_busy"
             )
-        self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
+        return _Admitted(self)
+
+
+class _Admitted:
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def __enter__(self) -> None:
+        self._admission.in_flight += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self._admission.in_flight -= 1

@@ -9,7 +9,7 @@ from decodeloop.gateway.answers import CACHE_POOL, AnswerCache, Kept, is_determi
 from decodeloop.gateway.claims import claim_of_envelope
 from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.fleet import Fleet
-from decodeloop.gateway.sessions import settled, terms_of
+from decodeloop.gateway.sessions import Settled, terms_of
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.sse import HEADERS as STREAM_HEADERS
 from decodeloop.gateway.wire.envelope import Envelope, read_envelope
@@ -79,7 +79,7 @@ class Again:
         clerk.rule(claim, terms)
         place = Place(pool=CACHE_POOL, upstream=CACHE_POOL, regime=kept.regime)
         ticket = await clerk.reserve(claim, place, terms)
-        with settled(ticket):
+        with Settled(ticket):
             ticket.count_piece(replace(kept.usage, cached=kept.usage.prompt, drafted=0, verified=0, accepted=0))
             ticket.settle(Outcome.COMPLETED)
             exchange.told += [

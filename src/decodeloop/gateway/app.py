@@ -32,7 +32,7 @@ from decodeloop.gateway.pages import Pages
 from decodeloop.gateway.reference import Reference
 from decodeloop.gateway.repeats import Repeats
 from decodeloop.gateway.settings import GatewaySettings
-from decodeloop.gateway.telemetry import Observer, Silence, Trail
+from decodeloop.gateway.telemetry import Observer, Trail
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
 from decodeloop.gateway.wire.parse import Classify, unclassified
@@ -111,7 +111,7 @@ def build_app(
         parts=parts,
         admission=admission,
         meter=meter,
-        observer=observer or Silence(),
+        observer=observer,
         retry_after_s=settings.retry_after_s,
     )
 
@@ -133,12 +133,14 @@ class Gateway:
         parts: Sequence[Part],
         admission: Admission,
         meter: Meter,
-        observer: Observer,
+        observer: Observer | None,
         retry_after_s: int,
     ) -> None:
         self.fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
         self._parts, self._observer = parts, observer
         self._router = Routes(routes, redirect_slashes=False, lifespan=self._lifespan)
+        plain = [route for route in routes if not route.param_convertors]
+        self._plain = {(method, route.path): route for route in plain for method in route.methods or ()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -153,16 +155,16 @@ class Gateway:
             status = exchange.status or 499  # nobody was there to be answered
             self._meter.responses[exchange.method, exchange.route, status] += 1
             took_s = time.monotonic() - exchange.arrived_s
-            if exchange.trail is not None:
-                self._tell(exchange.trail, exchange, status, took_s)
+            if exchange.trail is not None and self._observer is not None:
+                self._tell(self._observer, exchange.trail, exchange, status, took_s)
             level = logging.INFO if exchange.method == "POST" else logging.DEBUG  # pages are polled
             told = (exchange.request_id, exchange.method, exchange.path, status, 1e3 * took_s)
             access.log(level, "%s %s %s %d %.1f ms", *told)
 
-    def _tell(self, trail: Trail, exchange: Exchange, status: int, took_s: float) -> None:
+    def _tell(self, observer: Observer, trail: Trail, exchange: Exchange, status: int, took_s: float) -> None:
         now_s = time.time()
         try:
-            self._observer.finished(
+            observer.finished(
                 trail.finished(exchange.request_id, status, exchange.traceparent(), now_s - took_s, now_s)
             )
         except Exception:
@@ -170,7 +172,12 @@ class Gateway:
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         try:
-            await self._router(scope, receive, send)
+            route = self._plain.get((scope["method"], scope["path"]))
+            if route is None:
+                await self._router(scope, receive, send)
+            else:  # without a look at all the others
+                scope["route"] = route
+                await route.app(scope, receive, send)
         except ClientGone:
             return
         except RequestRefused as refused:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
@@ -63,7 +63,7 @@ class Exchange:
         self.tape: list[bytes] | None = None  # what an answer says, where it is to be kept
         self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
         asked = self.header("x-request-id") or ""
-        self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
+        self.request_id = asked if _REQUEST_ID.fullmatch(asked) else os.urandom(16).hex()
 
     @property
     def method(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from decodeloop.gateway.identity import Authenticator
 from decodeloop.gateway.meter import Meter, RequestMeter
 from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.relay import Relay
-from decodeloop.gateway.sessions import place_of, settled, terms_of
+from decodeloop.gateway.sessions import Settled, place_of, terms_of
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
-from decodeloop.gateway.tasks import answer_chunks, time_limit
+from decodeloop.gateway.tasks import TimeLimit, answer_chunks
 from decodeloop.gateway.telemetry import Trail, asked_of
 from decodeloop.gateway.upstreams import Upstream
 from decodeloop.gateway.wire.answer import Answer
@@ -81,7 +81,7 @@ class Generate:
         with self.admission.admitted():
             raw = await exchange.read_json(self.settings.limits)
             arrival = Arrival(
-                id=self.api.id_prefix + uuid.uuid4().hex,
+                id=self.api.id_prefix + os.urandom(16).hex(),
                 default_model=self.fleet.default_model(),
                 identity=identity,
                 slo=_slo(exchange),
@@ -129,7 +129,7 @@ class Generate:
         with lease:
             if lease.member.relay is not None:
                 ticket = await self.admission.clerk.reserve(claim, place_of(lease), terms)
-                with settled(ticket):
+                with Settled(ticket):
                     _tell(exchange, route, lease, ticket)
                     await self._elsewhere(exchange, envelope, asked, lease, ticket)
             else:
@@ -152,12 +152,12 @@ class Generate:
         clock = self.meter.clock
         relay = Relay(exchange, envelope, asked, self.fleet, timing, clock, self.settings, AnswerReader(), ticket)
         exchange.time(timing.times)
-        with timing.ended():
+        with timing:
             await relay.run(lease)
 
     async def _own(self, exchange: Exchange, case: Case, route: Route, lease: Lease) -> None:
         ticket = await self.admission.clerk.reserve(case.claim, place_of(lease), case.terms)
-        with settled(ticket):
+        with Settled(ticket):
             _tell(exchange, route, lease, ticket)
             await self._answered(exchange, case.call.ruled(ticket.ruling.speculation), lease, ticket)
 
@@ -171,7 +171,7 @@ class Generate:
         timing = self.meter.request(name, call.model, arrived_s=exchange.arrived_s, choices=call.choices)
         run = Run(exchange, call, upstream, answer, timing, self.meter.clock, self.settings, ticket)
         exchange.time(timing.times)
-        with timing.ended():
+        with timing:
             try:
                 await (run.streamed() if call.stream else run.whole())
                 lease.succeeded()
@@ -218,14 +218,14 @@ class Run:
 
     async def _each(self, use: Callable[[Chunk], Awaitable[None]]) -> None:
         """Give every chunk to `use`, in order, the next one only when it returns."""
-        limit = time_limit(self.settings.limits.request_timeout_s)
         try:
-            async with limit, aclosing(self._chunks()) as chunks:
-                async for chunk in chunks:
-                    self.ticket.count(chunk)
-                    self.timing.chunk(chunk, self.clock())
-                    await use(self.answer.admit(chunk))
-                    await self.ticket.keep()
+            with TimeLimit(self.settings.limits.request_timeout_s):
+                async with aclosing(self._chunks()) as chunks:
+                    async for chunk in chunks:
+                        self.ticket.count(chunk)
+                        self.timing.chunk(chunk, self.clock())
+                        await use(self.answer.admit(chunk))
+                        await self.ticket.keep()
         except Exhausted as exhausted:
             self.exchange.tape = None  # others may afford all of it
             for chunk in self.answer.cut(exhausted.usage):

@@ -6,8 +6,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from decodeloop.gateway.exchange import ClientGone
@@ -158,20 +157,13 @@ class RequestMeter:
         if times is not None and times.later_tokens:
             self._model.time_per_output_token.observe((times.last_s - times.first_s) / times.later_tokens)
 
-    @contextmanager
-    def ended(self) -> Iterator[None]:
-        """Choices still open when this ends were cancelled by their client, or have failed."""
-        try:
-            yield
-        except (ClientGone, asyncio.CancelledError):
-            self._end("cancelled")
-            raise
-        finally:
-            self._end("failed")
+    def __enter__(self) -> None: ...
 
-    def _end(self, how: str) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        """Choices still open when this ends were cancelled by their client, or have failed."""
         if self._open:
-            self._model.finished[how] += self._open
+            is_cancelled = kind is not None and issubclass(kind, ClientGone | asyncio.CancelledError)
+            self._model.finished["cancelled" if is_cancelled else "failed"] += self._open
             self._open = 0
 
 

@@ -17,7 +17,7 @@ from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.sessions import place_of
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.sse import EventStream
-from decodeloop.gateway.tasks import time_limit
+from decodeloop.gateway.tasks import TimeLimit
 from decodeloop.gateway.upstreams import RelayAnswer, UpstreamFailed
 from decodeloop.gateway.wire.answer import DONE as DONE_EVENT
 from decodeloop.gateway.wire.answer import event
@@ -73,7 +73,7 @@ class Relay:
         await stream.carry(self._limited(work))
 
     async def _limited(self, work: Coroutine[Any, Any, None]) -> None:
-        async with time_limit(self.settings.limits.request_timeout_s):
+        with TimeLimit(self.settings.limits.request_timeout_s):
             await work
 
     async def _attempts(self, lease: Lease, pass_on: PassOn, *, said: Callable[[], bool]) -> None:

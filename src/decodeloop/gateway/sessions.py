@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 
 from decodeloop.gateway.admission import Terms, Ticket
 from decodeloop.gateway.exchange import ClientGone, Exchange
@@ -13,7 +12,7 @@ from decodeloop.governance.capability import Place
 from decodeloop.governance.ledger import Outcome
 from decodeloop.types import RequestRefused
 
-__all__ = ["place_of", "settled", "terms_of"]
+__all__ = ["Settled", "place_of", "terms_of"]
 
 POOL = "x-decodeloop-pool"
 CONSENT = "x-decodeloop-capture"
@@ -39,13 +38,14 @@ def place_of(lease: Lease) -> Place:
     return Place(pool=lease.pool.name, upstream=lease.member.name, regime=lease.pool.regime)
 
 
-@contextmanager
-def settled(ticket: Ticket) -> Iterator[None]:
+@dataclass(frozen=True, slots=True)
+class Settled:
     """Whatever was not settled as complete inside was cancelled by its client, or has failed."""
-    try:
-        yield
-    except (ClientGone, asyncio.CancelledError):
-        ticket.settle(Outcome.CANCELLED)
-        raise
-    finally:
-        ticket.settle(Outcome.FAILED)
+
+    ticket: Ticket
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        is_cancelled = kind is not None and issubclass(kind, ClientGone | asyncio.CancelledError)
+        self.ticket.settle(Outcome.CANCELLED if is_cancelled else Outcome.FAILED)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import Any
 
 from decodeloop.gateway.upstreams import Upstream
 from decodeloop.types import Chunk, Request, RequestRefused
 
-__all__ = ["answer_chunks", "time_limit", "watched"]
+__all__ = ["TimeLimit", "answer_chunks", "watched"]
 
 
 async def watched(work: Coroutine[Any, Any, None], *watchers: Coroutine[Any, Any, None]) -> None:
@@ -57,16 +57,29 @@ async def _all_ended(tasks: Sequence[asyncio.Task[None]], own: asyncio.Task[Any]
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@asynccontextmanager
-async def time_limit(limit_s: float) -> AsyncIterator[None]:
+class TimeLimit:
     """Raises RequestRefused with 504 when the answer made inside takes longer."""
-    try:
-        async with asyncio.timeout(limit_s) as timeout:
-            yield
-    except TimeoutError:
-        if not timeout.expired():
-            raise
-        raise RequestRefused(f"the answer was not complete after {limit_s:g} s", status=504, code="timeout") from None
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._is_late = False
+
+    def __enter__(self) -> None:
+        own = asyncio.current_task()
+        assert own is not None, "only a task has a limit"
+        self._own = own
+        self._timer = asyncio.get_running_loop().call_later(self._limit_s, self._late)
+
+    def _late(self) -> None:
+        self._is_late = True
+        self._own.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        self._timer.cancel()
+        if self._is_late and self._own.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise RequestRefused(
+                f"the answer was not complete after {self._limit_s:g} s", status=504, code="timeout"
+            ) from None
 
 
 async def answer_chunks(upstream: Upstream, requests: Sequence[Request]) -> AsyncGenerator[Chunk, None]:

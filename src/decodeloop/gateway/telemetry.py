@@ -8,7 +8,7 @@ from typing import Protocol
 
 from decodeloop.types import Identity, Report, SamplingParams, Usage
 
-__all__ = ["Finished", "Observer", "Silence", "Times", "Trail", "asked_of"]
+__all__ = ["Finished", "Observer", "Times", "Trail", "asked_of"]
 
 
 @dataclass(slots=True)
@@ -112,13 +112,6 @@ class Observer(Protocol):
     def finished(self, request: Finished) -> None:
         """Never waits, never raises."""
         ...
-
-
-class Silence:
-    """Nobody watches."""
-
-    def finished(self, request: Finished) -> None:
-        pass
 
 
 def asked_of(params: SamplingParams) -> dict[str, object]:
