@@ -273,3 +273,16 @@ def test_a_server_without_metrics_serves_all_the_same():
             assert (await call(app, "POST", CHAT, chat())).status == 200
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("field", ["messages", "tools", "metadata"])
+def test_a_number_that_nobody_can_read_is_refused(field):
+    async def run() -> None:
+        server = Elsewhere(answers())
+        async with gateway_before(server) as app:
+            huge = {"messages": [{"role": "user", "content": "Hi", "n": 2**70}], "tools": [{"n": 2**70}]}
+            got = await call(app, "POST", CHAT, chat(**{field: huge.get(field, {"n": 2**70})}))
+            assert (got.status, server.bodies) == (400, [])
+            assert "64 bits" in got.json()["error"]["message"]
+
+    asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from books_rig import ANA, NOON_S, PRICE, Clock, agree, limit, opening, row
 from decodeloop.gateway.store import Idempotency, Recalled, Refusal, Reserved, StoreUnavailable
+from decodeloop.gateway.store.columns import ADDED, COLUMNS
 from decodeloop.gateway.store.postgres import PostgresJournal
 from decodeloop.gateway.store.shared import SharedBooks
 from decodeloop.gateway.store.sqlite import SqliteBooks
@@ -220,6 +222,44 @@ def test_an_idempotency_key_is_billed_once(path: Path) -> None:
         assert len(await one.rows(0, 1e12)) == 2
 
     run(work, books(path))
+
+
+def test_a_ledger_of_an_older_version_goes_on(file: str) -> None:
+    """It lacks columns that came since."""
+    older = ", ".join(f"{name} {kind} NOT NULL" for name, kind, _ in COLUMNS if name not in ADDED)
+    with sqlite3.connect(file) as db:
+        db.execute(f"CREATE TABLE ledger ({older}, holds text NOT NULL, PRIMARY KEY (request_id, entry))")
+
+    async def work(one: Books) -> None:
+        await one.reserve(opening("first", LASTING, HUNDRED))
+        one.settle(row("first", HUNDRED, losslessness="plain"))
+        await settled(one)
+        assert [each.losslessness for each in await one.rows(0, 1e12)] == ["plain"]
+
+    run(work, books(file))
+    run(work_again, books(file))
+
+
+async def work_again(one: Books) -> None:
+    assert len(await one.rows(0, 1e12)) == 1
+
+
+def test_a_database_of_an_older_version_goes_on(shared: tuple[str, str]) -> None:
+    older = ", ".join(f"{name} {kind} NOT NULL" for name, kind, _ in COLUMNS if name not in ADDED)
+
+    async def make() -> None:
+        database = await asyncpg.connect(shared[0])
+        await database.execute(f"CREATE TABLE ledger ({older}, holds text NOT NULL, PRIMARY KEY (request_id, entry))")
+        await database.close()
+
+    async def work(one: Books) -> None:
+        await one.reserve(opening("first", LASTING, HUNDRED))
+        one.settle(row("first", HUNDRED, asked_model="it"))
+        await settled(one)
+        assert [each.asked_model for each in await one.rows(0, 1e12)] == ["it"]
+
+    asyncio.run(make())
+    run(work, books(shared))
 
 
 def test_an_answer_is_kept_under_the_key_of_its_request(path: Path) -> None:

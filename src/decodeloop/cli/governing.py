@@ -21,6 +21,7 @@ import typer
 from decodeloop import config
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.ledger_export import write_focus
+from decodeloop.cli.pool_certificates import read_certificates
 from decodeloop.cli.reloading import read_config
 from decodeloop.cli.serve import ServeConfig
 from decodeloop.gateway.governance import Store, language_of
@@ -224,6 +225,7 @@ def validate_config(file: Annotated[Path, typer.Argument(help="The YAML that `se
     settings = read_config(file, ServeConfig, read_environment())
     language_of(settings.governance.cedar)
     directory = directory_of(settings.governance, ())
+    read_certificates(settings.gateway.pools)
     counts = f"{len(directory.keys)} keys, {len(directory.grants)} grants, {len(directory.limits)} limits"
     print(f"{file}: good; {counts}, {len(settings.gateway.upstreams)} upstreams, {len(settings.gateway.pools)} pools")
 

@@ -21,6 +21,7 @@ from decodeloop.cli.classes import open_classifier
 from decodeloop.cli.costs import measured_costs
 from decodeloop.cli.environment import Environment, read_environment
 from decodeloop.cli.opening import open_model, provenance, short_name, stderr
+from decodeloop.cli.pool_certificates import read_certificates
 from decodeloop.cli.reloading import ConfigFile, read_config
 from decodeloop.cli.telemetry import TelemetrySettings, open_observer
 from decodeloop.engine.build import EmbeddedEngine, build_engine
@@ -147,7 +148,13 @@ def _listen(
     observer, close = open_observer(settings.telemetry)
     try:
         app = build_app(
-            gateway, upstreams, route=route, classify=open_classifier(), observer=observer, governance=governance
+            gateway,
+            upstreams,
+            route=route,
+            classify=open_classifier(),
+            observer=observer,
+            governance=governance,
+            certificates=read_certificates(gateway.pools),
         )
         serve_gateway(app, gateway, bound)
     finally:

@@ -17,21 +17,33 @@ from decodeloop.gateway.errors import shutting_down
 from decodeloop.gateway.store import Idempotency
 from decodeloop.governance.capability import Place, Ruling
 from decodeloop.governance.ledger import Outcome
-from decodeloop.types import Chunk, RequestRefused, Usage
+from decodeloop.types import Chunk, Identity, RequestRefused, Usage
 
-__all__ = ["Admission", "Clerk", "Exhausted", "OpenClerk", "Terms", "Ticket"]
+__all__ = ["Admission", "Aliased", "Clerk", "Exhausted", "OpenClerk", "Terms", "Ticket"]
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class Aliased:
+    """Which model answers for an alias, and why. smaller: it is not the one that the alias stands for."""
+
+    asked: str
+    model: str
+    why: str
+    smaller: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a request says about itself beside its body. pool: the one that it names; task: its session."""
+    """What a request says about itself beside its body. pool: the one that it names; task: its session. aliased: what
+    was made of the model that it names."""
 
     pool: str | None = None
     task: str = ""
     trace: str = ""
     named: Idempotency | None = None
+    aliased: Aliased | None = None
     consent: bool = False  # its sender lets its content be kept, where that is granted
 
 
@@ -91,6 +103,10 @@ class Clerk(Protocol):
         """What it may wherever it runs: for the router. Raises RequestRefused with 403 where it may not run."""
         ...
 
+    def denied_smaller(self, identity: Identity, asked: str, model: str) -> str | None:
+        """Why `model` may not answer for the alias `asked`; None: it may."""
+        ...
+
     async def reserve(self, claim: Claim, place: Place, terms: Terms) -> Ticket:
         """What makes it admissible at `place`, durable before this returns.
 
@@ -106,6 +122,9 @@ class OpenClerk:
 
     def rule(self, claim: Claim, terms: Terms) -> Ruling:
         return _open(claim)
+
+    def denied_smaller(self, identity: Identity, asked: str, model: str) -> str | None:
+        return None
 
     async def reserve(self, claim: Claim, place: Place, terms: Terms) -> Ticket:
         return _OpenTicket(_open(claim))

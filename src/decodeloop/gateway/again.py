@@ -14,7 +14,6 @@ from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.sse import HEADERS as STREAM_HEADERS
 from decodeloop.gateway.wire.envelope import Envelope, read_envelope
 from decodeloop.gateway.wire.parse import Arrival
-from decodeloop.governance.capability import Place
 from decodeloop.governance.ledger import Outcome
 from decodeloop.types import RequestRefused
 
@@ -77,7 +76,7 @@ class Again:
         claim, terms = claim_of_envelope(envelope, self.arrival), terms_of(exchange, self.raw)
         clerk = self.memory.admission.clerk
         clerk.rule(claim, terms)
-        place = Place(pool=CACHE_POOL, upstream=CACHE_POOL, regime=kept.regime)
+        place = replace(kept.place, pool=CACHE_POOL, upstream=CACHE_POOL)
         ticket = await clerk.reserve(claim, place, terms)
         with Settled(ticket):
             ticket.count_piece(replace(kept.usage, cached=kept.usage.prompt, drafted=0, verified=0, accepted=0))
@@ -104,6 +103,6 @@ class Again:
         times = trail.times
         if times.usage is None or exchange.status != 200 or not WHOLE.issuperset(times.finish_reasons):
             return
-        regime = self.memory.fleet.pools[trail.pool].regime
+        place = self.memory.fleet.pools[trail.pool].place(trail.upstream)
         stream = self.envelope.stream
-        self.memory.cache.put(self.key, tuple(exchange.tape), times.usage, regime, is_stream=stream)
+        self.memory.cache.put(self.key, tuple(exchange.tape), times.usage, place, is_stream=stream)

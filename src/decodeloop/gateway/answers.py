@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+import msgspec
 
 from decodeloop.gateway.settings import AnswerCacheSettings
 from decodeloop.gateway.wire.envelope import Envelope
+from decodeloop.governance.capability import Place
 from decodeloop.types import Usage
 
 __all__ = ["CACHE_POOL", "AnswerCache", "Kept", "is_determined"]
@@ -22,12 +23,12 @@ LABELS = ("metadata", "user", "request_id", "safety_identifier", "prompt_cache_k
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """parts: the response's body, or a stream's events as they were sent. regime: in which it was made."""
+    """parts: the response's body, or a stream's events as they were sent. place: where it was made."""
 
     parts: tuple[bytes, ...]
     is_stream: bool
     usage: Usage
-    regime: str
+    place: Place
     until_s: float
 
     @property
@@ -57,7 +58,7 @@ class AnswerCache:
 
     def key(self, organization: str, path: str, body: Mapping[str, Any]) -> bytes:
         told = {name: value for name, value in body.items() if name not in LABELS}
-        canonical = orjson.dumps([organization, path, told], option=orjson.OPT_SORT_KEYS)
+        canonical = msgspec.json.encode([organization, path, told], order="deterministic")
         return hashlib.sha256(canonical).digest()
 
     def get(self, key: bytes) -> Kept | None:
@@ -72,9 +73,9 @@ class AnswerCache:
         self.hits += 1
         return kept
 
-    def put(self, key: bytes, parts: tuple[bytes, ...], usage: Usage, regime: str, *, is_stream: bool) -> None:
+    def put(self, key: bytes, parts: tuple[bytes, ...], usage: Usage, place: Place, *, is_stream: bool) -> None:
         """An answer that alone is more than a tenth of the room is not kept."""
-        kept = Kept(parts, is_stream, usage, regime, self._clock() + self._ttl_s)
+        kept = Kept(parts, is_stream, usage, place, self._clock() + self._ttl_s)
         if kept.size > self._most // 10:
             return
         if key in self._kept:

@@ -17,10 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.again import Memory
+from decodeloop.gateway.aliases import Aliases
 from decodeloop.gateway.answers import AnswerCache
 from decodeloop.gateway.batches.routes import open_batches
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.explain import Explain
 from decodeloop.gateway.fleet import Fleet, Router, idlest
 from decodeloop.gateway.generate import CHAT, COMPLETION, Api, Generate
 from decodeloop.gateway.governance import Governance
@@ -36,6 +38,7 @@ from decodeloop.gateway.telemetry import Observer, Trail
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
 from decodeloop.gateway.wire.parse import Classify, unclassified
+from decodeloop.governance.certificate import Certificate
 from decodeloop.types import RequestRefused
 
 __all__ = ["Gateway", "build_app"]
@@ -57,9 +60,10 @@ def build_app(
     classify: Classify = unclassified,
     observer: Observer | None = None,
     governance: Governance | None = None,
+    certificates: Mapping[str, Certificate] | None = None,
 ) -> Gateway:
     """An ASGI application that serves `upstreams` (by name) and those of the settings; its lifespan starts and closes
-    them. classify: the class of requests that declare none.
+    them. classify: the class of requests that declare none. certificates: by pool, whose signatures were checked.
 
     Raises:
         ValueError: a name that is taken, or that no upstream has.
@@ -67,16 +71,19 @@ def build_app(
     remote = {name: RemoteUpstream(name, each) for name, each in settings.upstreams.items()}
     if remote.keys() & upstreams.keys():
         raise ValueError(f"an upstream of this process is called {', '.join(remote.keys() & upstreams.keys())} already")
-    fleet = Fleet({**upstreams, **remote}, settings.pools, route=route, breaker=settings.breaker)
+    fleet = Fleet(
+        {**upstreams, **remote}, settings.pools, route=route, breaker=settings.breaker, certificates=certificates
+    )
     meter = Meter()
     admission = Admission(settings.limits.max_concurrent_requests, None if governance is None else governance.clerk)
     authenticator = authenticator_for(settings.api_keys) if governance is None else governance.authenticator
     cache = AnswerCache(settings.answer_cache, time.monotonic)
     memory = Memory(cache, admission, fleet, settings.limits)
-    pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission, cache))
+    aliases = Aliases(settings.aliases, fleet, admission, settings.limits)
+    pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission, cache), settings.aliases)
 
     def generate(api: Api) -> Generate:
-        return Generate(api, settings, authenticator, admission, fleet, meter, memory, classify)
+        return Generate(api, settings, authenticator, admission, fleet, meter, memory, aliases, classify)
 
     chat, complete = generate(CHAT), generate(COMPLETION)
     posted: dict[str, Handler] = {
@@ -89,6 +96,8 @@ def build_app(
         posted = {path: repeats.before(handler) for path, handler in posted.items()}
     routes = [
         *(_route("POST", path, handler) for path, handler in posted.items()),
+        _route("POST", "/v1/explain", Explain(aliases, authenticator, admission, fleet, settings.limits, classify)),
+        _route("GET", "/v1/pools", pages.pools),
         _route("GET", "/v1/models", pages.models),
         _route("GET", "/v1/models/{model:path}", pages.model),
         _route("GET", "/v1/policy", pages.policy),

@@ -1,7 +1,8 @@
 """Cedar policies as a further condition: what they don't permit isn't served, whatever is granted.
 
 principal: Caller::"organization/user/agent/capability" with those four attributes. action: Action::"generate".
-resource: Model::"name". context: pool and price where a server is chosen, speculation, drafter, draft_len, tier.
+resource: Model::"name". context: pool, losslessness and price where a server is chosen; speculation, drafter,
+draft_len, tier, and smaller, the model that would answer for an alias.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ class CedarPolicies:
             "draft_len": -1 if ask.speculation.draft_len is None else ask.speculation.draft_len,
             "drafter": ask.speculation.drafter or "",
             "tier": ask.slo_tier,
+            "smaller": ask.smaller,
         }
         if place is not None:
             context["pool"] = place.pool
+            context["losslessness"] = place.losslessness.value
             context["price"] = round(1e6 * place.price.ceiling)  # millionths, since Cedar has no fractions
         answer = self._cedar.is_authorized(
             {

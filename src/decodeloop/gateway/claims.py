@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from decodeloop.gateway.wire.body import dumped
 from decodeloop.gateway.wire.envelope import Envelope
 from decodeloop.gateway.wire.parse import Arrival, Call
 from decodeloop.governance.capability import Ask
@@ -36,8 +35,11 @@ class Claim:
     answer_tokens: int | None
     prompts: Sequence[Any]
 
-    def ask(self, pool: str | None) -> Ask:
-        return Ask(model=self.model, speculation=self.speculation, pool=pool, slo_tier=self.tier)
+    def ask(self, pool: str | None, asked: str = "", smaller: str = "") -> Ask:
+        """asked: the alias that its model answers for."""
+        return Ask(
+            model=asked or self.model, smaller=smaller, speculation=self.speculation, pool=pool, slo_tier=self.tier
+        )
 
 
 def claim_of_call(call: Call) -> Claim:
@@ -75,7 +77,7 @@ def claim_of_envelope(envelope: Envelope, arrival: Arrival) -> Claim:
         request_class=envelope.request_class,
         speculation=envelope.speculation,
         tier=envelope.priority,
-        prompt_bytes=sum(len(orjson.dumps(each)) for each in said),
+        prompt_bytes=sum(len(dumped(each)) for each in said),
         prompt_tokens=MESSAGE_TOKENS * len(messages) if isinstance(messages, list) else 0,
         templates=0 if messages is None else 1,
         choices=envelope.choices,
@@ -88,7 +90,7 @@ def _bytes(prompt: str | ChatPrompt) -> int:
     """Of its text in UTF-8, tools included."""
     if isinstance(prompt, str):
         return len(prompt.encode("utf-8", "surrogatepass"))
-    tools = len(orjson.dumps(prompt.tools)) if prompt.tools else 0
+    tools = len(dumped(prompt.tools)) if prompt.tools else 0
     return sum(_message_bytes(message) for message in prompt.messages) + tools
 
 
@@ -96,7 +98,7 @@ def _message_bytes(message: Mapping[str, Any]) -> int:
     content = message.get("content")
     if isinstance(content, str) and len(message) == 2:
         return len(content.encode("utf-8", "surrogatepass"))
-    return len(orjson.dumps(message))
+    return len(dumped(message))
 
 
 def _tokens(prompt: Prompt) -> int:

@@ -14,7 +14,7 @@ from decodeloop.gateway.standing import rate_headers, refusal_of
 from decodeloop.gateway.store import Books, Idempotency, Opening, Recalled, Reserved, StoreUnavailable
 from decodeloop.gateway.ticket import GovernedTicket, Standing
 from decodeloop.governance.audit import Entry
-from decodeloop.governance.capability import Denial, Place, Ruling
+from decodeloop.governance.capability import Ask, Denial, Place, Ruling
 from decodeloop.governance.directory import Directory
 from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, bound_charge
 from decodeloop.governance.quota import Limit, holds_for
@@ -57,12 +57,17 @@ class GovernedClerk:
             self._marker.cancel()
 
     def rule(self, claim: Claim, terms: Terms) -> Ruling:
-        return self._ruling(self._directory(), claim, None, terms.pool)
+        return self._ruling(self._directory(), claim, None, terms)
+
+    def denied_smaller(self, identity: Identity, asked: str, model: str) -> str | None:
+        ruling = self._directory().rule(identity, Ask(model=asked, smaller=model), None, self.now_s())
+        denied = [each.why for each in ruling.denials if each.capability in ("smaller_model", "policy")]
+        return "; ".join(denied) if denied and not ruling.allowed else None
 
     async def reserve(self, claim: Claim, place: Place, terms: Terms) -> GovernedTicket:
         directory, now_s = self._directory(), self.now_s()
         place = replace(place, price=directory.price(claim.model, place.pool))
-        ruling = self._ruling(directory, claim, place, terms.pool)
+        ruling = self._ruling(directory, claim, place, terms)
         row = _opened(claim, place, terms, now_s)
         bound = self._bound(claim)
         limits = directory.limits_of(claim.identity)
@@ -70,7 +75,7 @@ class GovernedClerk:
         opening = Opening(reservation=Reservation(row=row, bound=bound), holds=holds, idempotency=terms.named)
         reserved = await self._reserved(opening, limits)
         headers = rate_headers(limits, holds, reserved.used, now_s)
-        ticket = GovernedTicket(self, claim, ruling, Standing(row, bound, holds), headers)
+        ticket = GovernedTicket(self, claim, ruling, Standing(row, bound, holds), headers=headers, terms=terms)
         if self._audit is not None and ruling.capture_content and terms.consent:
             ticket.tally.captured = {}
         self._open[claim.id] = ticket
@@ -83,8 +88,13 @@ class GovernedClerk:
         answer = settings.answer_tokens * claim.choices if claim.answer_tokens is None else claim.answer_tokens
         return Usage(prompt=prompt + settings.template_tokens * claim.templates, completion=answer)
 
-    def _ruling(self, directory: Directory, claim: Claim, place: Place | None, pool: str | None) -> Ruling:
-        ruling = directory.rule(claim.identity, claim.ask(pool), place, self.now_s())
+    def _ruling(self, directory: Directory, claim: Claim, place: Place | None, terms: Terms) -> Ruling:
+        aliased = terms.aliased
+        if aliased is None:
+            ask = claim.ask(terms.pool)
+        else:
+            ask = claim.ask(terms.pool, aliased.asked, aliased.model if aliased.smaller else "")
+        ruling = directory.rule(claim.identity, ask, place, self.now_s())
         if ruling.allowed and ruling.denials and self._settings.refuse_denied_overrides:
             ruling = replace(ruling, allowed=False)
         if not ruling.allowed:
@@ -119,8 +129,16 @@ class GovernedClerk:
         """Rule and reserve again for where it runs now; what it held is held still, and no less."""
         directory, standing = self._directory(), ticket.standing
         place = replace(place, price=directory.price(standing.row.model, place.pool))
-        ticket.ruling = self._ruling(directory, ticket.claim, place, None)
-        row = replace(standing.row, pool=place.pool, upstream=place.upstream, regime=place.regime, price=place.price)
+        ticket.ruling = self._ruling(directory, ticket.claim, place, replace(ticket.terms, pool=None))
+        row = replace(
+            standing.row,
+            pool=place.pool,
+            upstream=place.upstream,
+            regime=place.regime,
+            price=place.price,
+            losslessness=place.losslessness.value,
+            certificate=place.certificate,
+        )
         ticket.standing = replace(standing, row=row)
         if not await self.extend(ticket, standing.bound):
             raise RequestRefused("out of budget for where this would run", status=429, code="insufficient_quota")
@@ -143,6 +161,9 @@ class GovernedClerk:
         self._books.settle(row)
         overrides = ",".join(denial.capability for denial in ticket.ruling.denials)
         reason = f"without {overrides}" if overrides else ""
+        aliased = ticket.terms.aliased
+        if aliased is not None:
+            reason = f"{reason}; {aliased.why}" if reason else aliased.why
         self._note_row(row, "request", "allowed", reason, grant=ticket.ruling.grant, content=ticket.content())
 
     async def recall(self, named: Idempotency) -> Recalled:
@@ -205,8 +226,11 @@ class GovernedClerk:
                 decision=decision,
                 reason=reason,
                 regime=row.regime,
+                certificate=row.certificate,
                 details={
                     "grant": grant,
+                    "losslessness": row.losslessness,
+                    **({"asked_model": row.asked_model} if row.asked_model else {}),
                     "outcome": row.outcome.value,
                     "prompt": usage.prompt,
                     "completion": usage.completion,
@@ -230,6 +254,9 @@ def _opened(claim: Claim, place: Place, terms: Terms, now_s: float) -> LedgerRow
         regime=place.regime,
         started_s=now_s,
         price=place.price,
+        asked_model="" if terms.aliased is None else terms.aliased.asked,
+        losslessness=place.losslessness.value,
+        certificate=place.certificate,
     )
 
 

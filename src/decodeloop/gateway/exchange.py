@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
+from decodeloop.gateway.admission import Aliased
 from decodeloop.gateway.errors import error_body
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.store import Idempotency
@@ -57,6 +58,7 @@ class Exchange:
         self.status: int | None = None  # None: no response yet
         self.vouched: Identity | None = None  # who asks, where somebody here knows it
         self.named: Idempotency | None = None  # its idempotency key
+        self.aliased: Aliased | None = None  # which model answers for the one that it names
         self.outlasts = False  # it is answered to its end, whether or not its client stays
         self.body: bytes | None = None  # once it was read by somebody who passes it on
         self.trail: Trail | None = None  # of a request for an answer

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decodeloop.gateway.breaker import BreakerSettings
 from decodeloop.gateway.pools import Lease, Member, PoolSettings, PoolState
 from decodeloop.gateway.upstreams import ModelCard, RelayUpstream, Upstream
+from decodeloop.governance.certificate import Certificate
 from decodeloop.types import RequestRefused
 from decodeloop.types.routing import Pool, Route, RouteReason, RouteRequest
 
@@ -48,8 +49,10 @@ class Fleet:
         *,
         route: Router = idlest,
         breaker: BreakerSettings | None = None,
+        certificates: Mapping[str, Certificate] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """certificates: by pool, whose signatures were checked."""
         if not upstreams:
             raise ValueError("a gateway needs at least one upstream")
         pools = pools or {EVERYTHING: PoolSettings(upstreams=tuple(upstreams))}
@@ -61,7 +64,13 @@ class Fleet:
             name: Member(name, upstream, breaker or BreakerSettings()) for name, upstream in upstreams.items()
         }
         self.pools = {
-            name: PoolState(name, settings, [self.members[each] for each in settings.upstreams], clock)
+            name: PoolState(
+                name,
+                settings,
+                [self.members[each] for each in settings.upstreams],
+                clock,
+                (certificates or {}).get(name),
+            )
             for name, settings in pools.items()
         }
         self._route = route
@@ -115,11 +124,21 @@ class Fleet:
         )
 
     def choose(self, asked: Asked, tried: Collection[str] = ()) -> tuple[Route, Lease]:
-        """The way of a request, to a server not yet tried. The caller ends the lease.
+        """The way of a request, to a server not yet tried. The caller ends the lease. Raises as `route`."""
+        route = self.route(asked, tried)
+        lease = self.pools[route.pool].lease(asked.model, asked.prefix, tried)
+        assert lease is not None, "a pool was chosen that has a candidate"
+        return route, lease
+
+    def can_serve(self, model: str) -> bool:
+        return any(pool.candidates(model) for pool in self.pools.values())
+
+    def route(self, asked: Asked, tried: Collection[str] = ()) -> Route:
+        """The pool, and why.
 
         Raises:
-            RequestRefused: 404 for an unknown model, 400 when no pool takes its fields, 503 when none that serves it
-                is ready.
+            RequestRefused: 404 for an unknown model, 400 when no pool takes its fields or is as lossless as it demands,
+                503 when none that serves it is ready.
         """
         self.card(asked.model)
         takers = [pool for pool in self.pools.values() if any(member.serves(asked.model) for member in pool.members)]
@@ -131,13 +150,26 @@ class Fleet:
                 param=refused[0],
                 code="unsupported_parameter",
             )
+        demand = asked.route.speculation.lossless
+        if demand:
+            able = _lossless(able, asked.model, demand)
         up = [pool for pool in able if pool.candidates(asked.model, tried)]
         if not up:
             raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
-        route = self._route(asked.route, [pool.view() for pool in _with_room(up)])
-        lease = self.pools[route.pool].lease(asked.model, asked.prefix, tried)
-        assert lease is not None, "a pool was chosen that has a candidate"
-        return route, lease
+        return self._route(asked.route, [pool.view() for pool in _with_room(up)])
+
+
+def _lossless(pools: Sequence[PoolState], model: str, demand: str) -> list[PoolState]:
+    standings = {pool.name: pool.standing() for pool in pools}
+    found = [pool for pool in pools if standings[pool.name].losslessness.meets(demand)]
+    if pools and not found:
+        known = "; ".join(f"{name} is {each.losslessness.value} ({each.why})" for name, each in standings.items())
+        raise RequestRefused(
+            f"no pool that serves {model!r} is {demand} lossless: {known}",
+            param="decodeloop.lossless",
+            code="not_lossless",
+        )
+    return found
 
 
 def _with_room(pools: Sequence[PoolState]) -> Sequence[PoolState]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from decodeloop.gateway.admission import Admission, Exhausted, Terms, Ticket
 from decodeloop.gateway.again import Memory
+from decodeloop.gateway.aliases import Aliases
 from decodeloop.gateway.claims import Claim, claim_of_call, claim_of_envelope
 from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.fleet import Asked, Fleet
@@ -74,6 +75,7 @@ class Generate:
     fleet: Fleet
     meter: Meter
     memory: Memory
+    aliases: Aliases
     classify: Classify = unclassified
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -94,6 +96,7 @@ class Generate:
                 identity=identity,
                 task=exchange.header("x-session-id") or "",
             )
+            raw = self.aliases.resolved(exchange, raw, arrival)
             again = self.memory.of(exchange, raw, arrival)
             if again is not None and await again.answered():
                 return

@@ -20,10 +20,12 @@ REFERENCES = "#/components/schemas/{name}"
 GENERATING: Mapping[str, tuple[str, type, str]] = {
     "/v1/chat/completions": ("Chat, streamed or whole", ChatBody, "messages"),
     "/v1/completions": ("Text of one prompt or many, streamed or whole", CompletionBody, "prompt"),
+    "/v1/explain": ("Where a chat would go, and why, without running it", ChatBody, "messages"),
     "/v1/chat/speculative-completions": ("One prompt, one set of figures", ReferenceBody, "prompt"),
 }
 READING: Mapping[str, str] = {
     "/v1/models": "What is served",
+    "/v1/pools": "Pools, their servers, and how lossless they are known to be",
     "/v1/policy": "What the speculation policy believes and decides",
     "/health": "Alive",
     "/ready": "Able to answer",

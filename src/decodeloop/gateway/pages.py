@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.fleet import Fleet
 from decodeloop.gateway.identity import Authenticator
 from decodeloop.gateway.metrics import CONTENT_TYPE, Exposition
+from decodeloop.gateway.pools import Member, PoolState
+from decodeloop.gateway.settings import AliasSettings
 from decodeloop.gateway.upstreams import ModelCard
 from decodeloop.types import RequestRefused
 
@@ -21,6 +24,7 @@ __all__ = ["Pages"]
 WELCOME = b"""decodeloop: an OpenAI-compatible server with lossless speculative decoding
 
 POST /v1/chat/completions   POST /v1/completions
+POST /v1/explain            GET  /v1/pools
 GET  /v1/models             GET  /v1/policy
 GET  /health   /ready   /metrics
 
@@ -35,6 +39,7 @@ class Pages:
     admission: Admission
     fleet: Fleet
     exposition: Exposition
+    aliases: Mapping[str, AliasSettings]
 
     async def welcome(self, exchange: Exchange) -> None:
         await exchange.respond(200, WELCOME, b"text/plain; charset=utf-8")
@@ -56,11 +61,23 @@ class Pages:
 
     async def models(self, exchange: Exchange) -> None:
         self._check(exchange)
-        await _json(exchange, {"object": "list", "data": [_model(card) for card in self.fleet.cards()]})
+        cards = {card.id: card for card in self.fleet.cards()}
+        named = [
+            _alias(name, alias, cards[alias.model]) for name, alias in self.aliases.items() if alias.model in cards
+        ]
+        shown = [_model(card) for card in cards.values() if card.id not in self.aliases]
+        await _json(exchange, {"object": "list", "data": [*named, *shown]})
+
+    async def pools(self, exchange: Exchange) -> None:
+        self._check(exchange)
+        await _json(exchange, {"object": "list", "data": [_pool(pool) for pool in self.fleet.pools.values()]})
 
     async def model(self, exchange: Exchange) -> None:
         self._check(exchange)
-        await _json(exchange, _model(self.fleet.card(exchange.path_param("model"))))
+        name = exchange.path_param("model")
+        alias = self.aliases.get(name)
+        card = self.fleet.card(name if alias is None else alias.model)
+        await _json(exchange, _model(card) if alias is None else _alias(name, alias, card))
 
     async def policy(self, exchange: Exchange) -> None:
         self._check(exchange)
@@ -86,6 +103,41 @@ def _model(card: ModelCard) -> dict[str, Any]:
         "created": card.created,
         "owned_by": card.owned_by,
         "max_model_len": card.max_context,
+    }
+
+
+def _alias(name: str, alias: AliasSettings, card: ModelCard) -> dict[str, Any]:
+    smaller = [{"model": each.model, "classes": each.classes, "guessed": each.guessed} for each in alias.smaller]
+    return {**_model(card), "id": name, "decodeloop": {"model": alias.model, "smaller": smaller}}
+
+
+def _pool(pool: PoolState) -> dict[str, Any]:
+    standing, settings = pool.standing(), pool.settings
+    return {
+        "name": pool.name,
+        "regime": settings.regime,
+        "regime_hash": pool.regime,
+        "methods": standing.methods,
+        "losslessness": standing.losslessness,
+        "why": standing.why,
+        "certificate": standing.certificate or None,
+        "batch_ceiling": settings.batch_ceiling,
+        "refuses": sorted(pool.refuses),
+        "upstreams": [_member(member) for member in pool.members],
+    }
+
+
+def _member(member: Member) -> dict[str, Any]:
+    told = member.told()
+    return {
+        "name": member.name,
+        "ready": member.upstream.ready(),
+        "models": [card.id for card in member.upstream.models()],
+        "in_flight": member.in_flight,
+        "version": told.version or None,
+        "speculates": told.speculates,
+        "methods": told.methods,
+        "lossless": told.lossless,
     }
 
 

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from hashlib import blake2b
 
 from decodeloop.gateway.breaker import Breaker, BreakerSettings
+from decodeloop.gateway.losslessness import SILENT, Declared, Standing, Told, standing_of, told_by_policy
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
+from decodeloop.governance.capability import Place
+from decodeloop.governance.certificate import Certificate
 from decodeloop.types import Load, RequestClass
-from decodeloop.types.routing import Pool, Regime
+from decodeloop.types.routing import Losslessness, Pool, Regime
 
-__all__ = ["Lease", "Losslessness", "Member", "PoolSettings", "PoolState"]
+__all__ = ["Lease", "Member", "PoolSettings", "PoolState"]
 
+LOOK_S = 1.0  # between looks at what servers tell of their configuration
 AFFINITY_SLACK = 1  # requests more than the idlest server's: so much a warm prefix is worth waiting for
-
-
-class Losslessness(StrEnum):
-    """What is known of a pool's output against its target's own."""
-
-    CERTIFIED = "certified"
-    CLAIMED = "claimed"
-    LOSSY = "lossy"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """upstreams: names. gains: per class, [load, speed against plain] pairs as measured, ascending in load.
-    refuses: body fields that its engines can't take, beside what they are known to refuse."""
+    """upstreams: names. methods, losslessness: as declared, where its servers don't tell. certificate: a file.
+    gains: per class, [load, speed against plain] pairs as measured, ascending in load. refuses: body fields that its
+    engines can't take, beside what they are known to refuse."""
 
     upstreams: tuple[str, ...]
     regime: Regime = Regime.ADAPTIVE
     methods: tuple[str, ...] = ()
     losslessness: Losslessness = Losslessness.UNKNOWN
+    certificate: str | None = None
     batch_ceiling: int | None = None  # requests in flight on each of its servers, above which others are preferred
     refuses: tuple[str, ...] = ()
     gains: Mapping[RequestClass, tuple[tuple[int, float], ...]] = field(default_factory=dict)
@@ -45,6 +43,10 @@ class PoolSettings:
             raise ValueError("a pool needs at least one upstream")
         if self.batch_ceiling is not None and self.batch_ceiling < 1:
             raise ValueError("batch_ceiling must be at least 1")
+        if self.losslessness is Losslessness.CERTIFIED and self.certificate is None:
+            raise ValueError("losslessness certified needs its certificate; without one it is claimed")
+        if self.losslessness is Losslessness.PLAIN and self.regime is not Regime.PLAIN:
+            raise ValueError(f"losslessness plain goes with regime plain, not {self.regime.value}")
         for name, points in self.gains.items():
             loads = [load for load, _ in points]
             if loads != sorted(set(loads)):
@@ -65,7 +67,17 @@ class Member:
         self.in_flight = 0
         self._told: Load | None = None  # the report on which the others' share was last worked out
         self._others = 0
+        self._said, self._is_told = SILENT, False
         self.turn = 0  # of the last request that it was given
+
+    def told(self) -> Told:
+        """What it says of its own configuration."""
+        if isinstance(self.upstream, RemoteUpstream):
+            return self.upstream.told()
+        if self.own is not None and not self._is_told:
+            view = self.own.describe()  # it costs too much to be asked again: it won't change
+            self._said, self._is_told = told_by_policy(view), view.get("regime", view) is not None
+        return self._said
 
     def load(self) -> Load:
         """The server's own report, corrected by what was sent since: a report is seconds old, our counts are not."""
@@ -141,11 +153,20 @@ class Lease:
 
 class PoolState:
     def __init__(
-        self, name: str, settings: PoolSettings, members: Sequence[Member], clock: Callable[[], float]
+        self,
+        name: str,
+        settings: PoolSettings,
+        members: Sequence[Member],
+        clock: Callable[[], float],
+        certificate: Certificate | None = None,
     ) -> None:
         self.name, self.settings, self.members = name, settings, members
         self._clock = clock
+        self._declared = Declared(settings.regime, settings.losslessness, settings.methods, certificate)
         self._turns = 0
+        self._looked_s = -math.inf
+        self._standing = Standing(Losslessness.UNKNOWN, "")
+        self._places: dict[str, Place] = {}
         self.regime = blake2b(repr(settings).encode(), digest_size=8).hexdigest()  # the ledger's name of it
         self.refuses = frozenset(settings.refuses)
         if settings.regime is not Regime.PLAIN:
@@ -164,6 +185,31 @@ class PoolState:
             kv_free_fraction=min(load.kv_free_fraction for load in loads),
         )
         return Pool(name=self.name, regime=self.settings.regime, load=load, gains=self.settings.gains)
+
+    def standing(self) -> Standing:
+        """What is known of its losslessness; looked at anew every second."""
+        now_s = self._clock()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s, self._places = now_s, {}
+            told = {member.name: member.told() for member in self.members}
+            if self.settings.regime is Regime.PLAIN:  # an engine of ours is told not to speculate here
+                told = {member.name: told[member.name] for member in self.members if member.own is None}
+            self._standing = standing_of(self._declared, told, time.time())
+        return self._standing
+
+    def place(self, member: str) -> Place:
+        """What running on a server of it means to governance."""
+        standing = self.standing()
+        place = self._places.get(member)
+        if place is None:
+            place = self._places[member] = Place(
+                pool=self.name,
+                upstream=member,
+                regime=self.regime,
+                losslessness=standing.losslessness,
+                certificate=standing.certificate,
+            )
+        return place
 
     def is_full(self) -> bool:
         most = self.settings.batch_ceiling

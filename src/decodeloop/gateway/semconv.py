@@ -37,7 +37,7 @@ def metric_attributes(request: Finished) -> dict[str, Value]:
     told: dict[str, Value] = {
         "gen_ai.operation.name": request.operation,
         "gen_ai.provider.name": PROVIDER,
-        "gen_ai.request.model": request.model,
+        "gen_ai.request.model": request.asked_model or request.model,
         "decodeloop.pool": request.pool,
         "decodeloop.class": request.request_class,
     }

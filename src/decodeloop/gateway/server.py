@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from functools import partial
 from typing import Any, cast
@@ -13,6 +14,8 @@ from decodeloop.gateway.protocol import BoundedHttp
 from decodeloop.gateway.settings import GatewaySettings
 
 __all__ = ["bind", "build_server", "serve"]
+
+GC_THRESHOLDS = (10_000, 20, 20)  # a request makes hundreds of objects, and few cycles
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -57,4 +60,8 @@ def build_server(app: Gateway, settings: GatewaySettings) -> uvicorn.Server:
 
 def serve(app: Gateway, settings: GatewaySettings, bound: socket.socket) -> None:
     """Serve on `bound` until SIGINT or SIGTERM."""
-    build_server(app, settings).run([bound])
+    server = build_server(app, settings)
+    gc.collect()
+    gc.freeze()  # what is there now stays: no collection need look at it
+    gc.set_threshold(*GC_THRESHOLDS)
+    server.run([bound])

@@ -30,12 +30,13 @@ def terms_of(exchange: Exchange, raw: bytes) -> Terms:
         task=(exchange.header("x-session-id") or "")[:MAX_NAME],
         trace="" if trace is None else trace.split("-")[1],
         named=exchange.named,
+        aliased=exchange.aliased,
         consent=consent is not None,
     )
 
 
 def place_of(lease: Lease) -> Place:
-    return Place(pool=lease.pool.name, upstream=lease.member.name, regime=lease.pool.regime)
+    return lease.pool.place(lease.member.name)
 
 
 @dataclass(frozen=True, slots=True)

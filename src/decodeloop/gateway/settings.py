@@ -9,8 +9,9 @@ from decodeloop.gateway.batches import BatchSettings
 from decodeloop.gateway.breaker import BreakerSettings
 from decodeloop.gateway.pools import PoolSettings
 from decodeloop.gateway.upstreams.remote import RemoteSettings
+from decodeloop.types import RequestClass
 
-__all__ = ["AnswerCacheSettings", "GatewaySettings", "Limits"]
+__all__ = ["AliasSettings", "AnswerCacheSettings", "GatewaySettings", "Limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,23 @@ class AnswerCacheSettings:
             raise ValueError("ttl_s must be above 0")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallerSettings:
+    """A model that answers requests of these classes. guessed: of those too whose class was guessed, not declared."""
+
+    model: str
+    classes: tuple[RequestClass, ...]
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasSettings:
+    """A name that clients ask for. model: what it stands for. smaller: models that may answer instead, in order."""
+
+    model: str
+    smaller: tuple[SmallerSettings, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     host: str = "127.0.0.1"
@@ -59,6 +77,7 @@ class GatewaySettings:
     limits: Limits = Limits()
     upstreams: Mapping[str, RemoteSettings] = field(default_factory=dict)  # beside what this process embeds
     pools: Mapping[str, PoolSettings] = field(default_factory=dict)  # none: all upstreams are one
+    aliases: Mapping[str, AliasSettings] = field(default_factory=dict)  # names that clients ask for
     breaker: BreakerSettings = BreakerSettings()
     answer_cache: AnswerCacheSettings = AnswerCacheSettings()
     batches: BatchSettings = BatchSettings()
@@ -70,5 +89,8 @@ class GatewaySettings:
             raise ValueError("heartbeat_s must be above 0")
         if self.retry_after_s < 0:
             raise ValueError("retry_after_s must not be negative")
+        again = [name for name, alias in self.aliases.items() if alias.model in self.aliases]
+        if again:
+            raise ValueError(f"alias {again[0]!r} stands for another alias")
         if any(not key.strip() for key in self.api_keys):
             raise ValueError("api_keys must not be blank")

@@ -34,7 +34,7 @@ class Finished:
 
     operation: chat or text_completion. asked: the body's sampling fields that were given. error: its code or status,
     None where it was answered. started_s, ended_s: Unix time. ttft_s: None where no content came. tpot_s: seconds per
-    output token after the first, None below two.
+    output token after the first, None below two. asked_model: the alias that `model` answered for.
     """
 
     request_id: str
@@ -58,6 +58,7 @@ class Finished:
     tpot_s: float | None = None
     traceparent: str | None = None
     task: str = ""
+    asked_model: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Trail:
     identity: Identity
     task: str = ""
     model: str = ""
+    asked_model: str = ""
     request_class: str = ""
     asked: Mapping[str, object] = field(default_factory=dict)
     pool: str = ""
@@ -105,6 +107,7 @@ class Trail:
             tpot_s=times.tpot_s,
             traceparent=traceparent,
             task=self.task,
+            asked_model=self.asked_model,
         )
 
 

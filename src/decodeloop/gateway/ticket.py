@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from decodeloop.gateway.admission import Exhausted
+from decodeloop.gateway.admission import Exhausted, Terms
 from decodeloop.gateway.claims import Claim
 from decodeloop.gateway.wire.accounts import summed_usage
 from decodeloop.governance.capability import Place, Ruling
@@ -105,9 +105,16 @@ class GovernedTicket:
     """Implements admission's Ticket."""
 
     def __init__(
-        self, office: Office, claim: Claim, ruling: Ruling, standing: Standing, headers: Sequence[tuple[bytes, bytes]]
+        self,
+        office: Office,
+        claim: Claim,
+        ruling: Ruling,
+        standing: Standing,
+        *,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+        terms: Terms | None = None,
     ) -> None:
-        self._office, self.claim, self.ruling = office, claim, ruling
+        self._office, self.claim, self.ruling, self.terms = office, claim, ruling, terms or Terms()
         self.standing, self.headers = standing, headers
         each = max(1, claim.choices // max(1, len(claim.prompts)))
         self.tally = Tally(each, claim.prompt_tokens + -(-claim.prompt_bytes // LIKELY_BYTES_PER_TOKEN))

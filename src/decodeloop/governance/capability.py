@@ -15,6 +15,7 @@ from typing import Protocol
 from decodeloop.governance.price import FREE, Price
 from decodeloop.governance.scope import Scope
 from decodeloop.types import Identity, Speculation, SpeculationMode
+from decodeloop.types.routing import DEMANDS, Losslessness
 
 __all__ = ["Ask", "Denial", "Grant", "Place", "PolicyLanguage", "Ruling", "rule"]
 
@@ -27,7 +28,8 @@ class Grant:
 
     speculation: overrides they may ask for (`force`, `off`). max_draft_len: None: any; 0: they are served plainly.
     interference: the largest share of others' plain speed that their forced drafts may cost. max_price: no place
-    dearer than this (per million tokens) serves them. until_s: Unix time.
+    dearer than this (per million tokens) serves them. smaller_models: that may answer where an alias's class allows it.
+    lossless: they are served only where the pool is at least `claimed` or `certified`. until_s: Unix time.
     """
 
     id: str
@@ -42,6 +44,8 @@ class Grant:
     interference: float = 0.0
     max_price: float | None = None
     capture_content: bool = False
+    smaller_models: tuple[str, ...] = ("*",)
+    lossless: str = ""
     until_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +56,8 @@ class Grant:
             raise ValueError(f"grant {self.id}: no override {min(unknown)!r}; choose from {', '.join(OVERRIDES)}")
         if self.max_draft_len is not None and self.max_draft_len < 0:
             raise ValueError(f"grant {self.id}: max_draft_len must not be negative")
+        if self.lossless and self.lossless not in DEMANDS:
+            raise ValueError(f"grant {self.id}: no lossless {self.lossless!r}; choose from {', '.join(DEMANDS)}")
         if not 0 <= self.interference <= 1:
             raise ValueError(f"grant {self.id}: interference must be between 0 and 1")
 
@@ -67,13 +73,17 @@ class Place:
     upstream: str = "embedded"
     regime: str = ""  # hash of the serving regime
     price: Price = FREE
+    losslessness: Losslessness = Losslessness.UNKNOWN
+    certificate: str = ""  # hash of the one that holds for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a request exercises. pool: the one that it names; slo_tier: the class of service that it claims."""
+    """What a request exercises. pool: the one that it names; slo_tier: the class of service that it claims. smaller:
+    the model that answers in place of `model`, an alias; "": none does."""
 
     model: str
+    smaller: str = ""
     speculation: Speculation = Speculation()
     pool: str | None = None
     slo_tier: str = ""
@@ -142,6 +152,8 @@ def _under(grant: Grant, ask: Ask, place: Place | None) -> Ruling:
     if refusals:
         return Ruling(allowed=False, grant=grant.id, denials=refusals)
     speculation, denials = _speculation(grant, ask.speculation)
+    if grant.lossless and speculation.lossless != "certified":
+        speculation = replace(speculation, lossless=grant.lossless)
     if ask.pool is not None and not grant.choose_pool:
         denials += (Denial("choose_pool", f"grant {grant.id!r} does not let requests choose their pool"),)
     return Ruling(
@@ -160,6 +172,12 @@ def _refusals(grant: Grant, ask: Ask, place: Place | None) -> tuple[Denial, ...]
     found = []
     if not _named(ask.model, grant.models):
         found.append(Denial("model", f"{by} does not hold for model {ask.model!r}"))
+    if ask.smaller and not _named(ask.smaller, grant.smaller_models):
+        found.append(Denial("smaller_model", f"{by} does not let {ask.smaller!r} answer for {ask.model!r}"))
+    if place is not None and not place.losslessness.meets(grant.lossless):
+        found.append(
+            Denial("lossless", f"{by} demands {grant.lossless}, and pool {place.pool!r} is {place.losslessness.value}")
+        )
     if place is not None and not _named(place.pool, grant.pools):
         found.append(Denial("pool", f"{by} does not hold for pool {place.pool!r}"))
     if not _named(ask.slo_tier, grant.slo_tiers):
@@ -176,11 +194,12 @@ def _speculation(grant: Grant, asked: Speculation) -> tuple[Speculation, tuple[D
     if grant.max_draft_len == 0:
         wanted = asked.mode is SpeculationMode.FORCE
         denial = Denial("max_draft_len", f"{by} allows no drafting")
-        return Speculation(SpeculationMode.OFF, denied=True), (denial,) if wanted else ()
+        plain = Speculation(SpeculationMode.OFF, denied=True, lossless=asked.lossless)
+        return plain, (denial,) if wanted else ()
     given, denials = asked, []
     if asked.mode is not SpeculationMode.AUTO and asked.mode.value not in grant.speculation:
         denials.append(Denial("speculation", f"{by} does not allow speculation {asked.mode.value!r}"))
-        given = Speculation(SpeculationMode.AUTO, drafter=asked.drafter)
+        given = Speculation(SpeculationMode.AUTO, drafter=asked.drafter, lossless=asked.lossless)
     if given.drafter is not None and not _named(given.drafter, grant.drafters):
         denials.append(Denial("drafter", f"{by} does not hold for drafter {given.drafter!r}"))
         given = replace(given, drafter=None)

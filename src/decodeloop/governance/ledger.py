@@ -69,6 +69,9 @@ class LedgerRow:
     price: Price = Price()
     billed: int = 0
     cost: int = 0
+    asked_model: str = ""  # the alias that `model` answered for
+    losslessness: str = ""  # of the pool, then
+    certificate: str = ""
 
     @property
     def margin(self) -> int:

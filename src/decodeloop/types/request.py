@@ -73,6 +73,7 @@ class Speculation:
     draft_len: int | None = None  # force without draft_len: the policy's maximum
     drafter: str | None = None
     denied: bool = False  # off because the caller may not speculate, not because it asked so
+    lossless: str = ""  # what the pool's status must be at least, of `routing.DEMANDS`; "": anything
 
 
 @dataclass(frozen=True, slots=True)

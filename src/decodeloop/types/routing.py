@@ -19,6 +19,26 @@ class Regime(StrEnum):
     ADAPTIVE = "adaptive"  # decides every step
 
 
+class Losslessness(StrEnum):
+    """What is known of a pool's output against its target's own."""
+
+    PLAIN = "plain"  # nothing is drafted: it is the target's own
+    CERTIFIED = "certified"  # by a certificate that holds
+    CLAIMED = "claimed"  # by its operator, or by its servers
+    UNKNOWN = "unknown"
+    LOSSY = "lossy"
+
+    def meets(self, demand: str) -> bool:
+        """demand: one of DEMANDS, or "" for none."""
+        return not demand or self.value in DEMANDS[demand]
+
+
+DEMANDS: Mapping[str, tuple[str, ...]] = {
+    "claimed": ("plain", "certified", "claimed"),
+    "certified": ("plain", "certified"),
+}
+
+
 class RouteReason(StrEnum):
     """Why a pool was chosen."""
 

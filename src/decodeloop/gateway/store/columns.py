@@ -13,6 +13,7 @@ from decodeloop.governance.quota import Hold, Unit
 from decodeloop.types import Identity, Usage
 
 __all__ = [
+    "ADDED",
     "COLUMNS",
     "NAMES",
     "from_values",
@@ -61,7 +62,12 @@ COLUMNS: tuple[tuple[str, str, Read], ...] = (
     ("second_cost", "double precision", lambda row: row.price.second_cost),
     ("billed_nanos", "bigint", lambda row: row.billed),
     ("cost_nanos", "bigint", lambda row: row.cost),
+    ("asked_model", "text", lambda row: row.asked_model),
+    ("losslessness", "text", lambda row: row.losslessness),
+    ("certificate", "text", lambda row: row.certificate),
 )
+
+ADDED = ("asked_model", "losslessness", "certificate")  # texts that older ledgers lack
 
 NAMES = tuple(name for name, _, _ in COLUMNS)
 _READS = tuple(read for _, _, read in COLUMNS)
@@ -97,6 +103,9 @@ def from_values(got: Sequence[Any]) -> LedgerRow:
         price=Price(*got[29:33]),
         billed=got[33],
         cost=got[34],
+        asked_model=got[35],
+        losslessness=got[36],
+        certificate=got[37],
     )
 
 

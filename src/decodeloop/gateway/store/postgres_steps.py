@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decodeloop.gateway.store import SETTLING_S, Idempotency, Recalled, Refusal, Reserved
-from decodeloop.gateway.store.columns import COLUMNS, NAMES, from_values, read_holds
+from decodeloop.gateway.store.columns import ADDED, COLUMNS, NAMES, from_values, read_holds
 from decodeloop.governance.ledger import LedgerRow, Outcome, charge_of, correction
 from decodeloop.governance.quota import Hold, charged
 from decodeloop.types import Usage
@@ -21,8 +21,10 @@ _COLUMNS = ", ".join(f"{name} {kind} NOT NULL" for name, kind, _ in COLUMNS)
 SELECT = f"SELECT {', '.join(NAMES)}, holds FROM ledger"
 ADD = """INSERT INTO settled VALUES ($1, $2, $3, $4)
           ON CONFLICT (counter, slice) DO UPDATE SET used = settled.used + excluded.used"""
+_LATER = " ".join(f"ALTER TABLE ledger ADD COLUMN IF NOT EXISTS {name} text NOT NULL DEFAULT '';" for name in ADDED)
 TABLES = f"""
 CREATE TABLE IF NOT EXISTS ledger ({_COLUMNS}, holds text NOT NULL, PRIMARY KEY (request_id, entry));
+{_LATER}
 CREATE INDEX IF NOT EXISTS ledger_ended ON ledger (ended_s);
 CREATE TABLE IF NOT EXISTS settled (counter text NOT NULL, slice bigint NOT NULL, used bigint NOT NULL,
     until_s double precision NOT NULL, PRIMARY KEY (counter, slice));

@@ -14,6 +14,7 @@ from functools import cache
 
 from decodeloop.gateway.store import Opening, Record, Refusal, Reserved
 from decodeloop.gateway.store.columns import (
+    ADDED,
     COLUMNS,
     NAMES,
     from_values,
@@ -59,7 +60,7 @@ Connection = sqlite3.Connection
 
 _COLUMNS = ", ".join(f"{name} {kind} NOT NULL" for name, kind, _ in COLUMNS)
 _SELECT = f"SELECT {', '.join(NAMES)}, holds FROM ledger"
-_INSERT = f"INSERT INTO ledger VALUES ({', '.join('?' * (len(NAMES) + 1))})"
+_INSERT = f"INSERT INTO ledger ({', '.join(NAMES)}, holds) VALUES ({', '.join('?' * (len(NAMES) + 1))})"
 
 _TABLES = (
     f"CREATE TABLE IF NOT EXISTS ledger ({_COLUMNS}, holds text NOT NULL, PRIMARY KEY (request_id, entry))",
@@ -85,6 +86,10 @@ _SUM = "(SELECT coalesce(sum(used), 0) FROM counters WHERE counter = ? AND slice
 def create(db: Connection) -> None:
     for statement in _TABLES:
         db.execute(statement)
+    there = {name for _, name, *_ in db.execute("PRAGMA table_info(ledger)")}
+    for name in ADDED:
+        if name not in there:
+            db.execute(f"ALTER TABLE ledger ADD COLUMN {name} text NOT NULL DEFAULT ''")
 
 
 def reserve(db: Connection, opening: Opening, instance: str, now_s: float) -> Reserved:

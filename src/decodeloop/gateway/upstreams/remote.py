@@ -13,9 +13,12 @@ from typing import Any
 
 import orjson
 
+from decodeloop.gateway.losslessness import SILENT, Told
 from decodeloop.gateway.upstreams import ModelCard, UpstreamFailed
 from decodeloop.gateway.upstreams.dialects import DIALECTS, Gauges
 from decodeloop.gateway.upstreams.http import Answer, Broken, HttpClient
+from decodeloop.gateway.upstreams.regimes import told_by
+from decodeloop.gateway.wire.body import dumped
 from decodeloop.types import Load
 
 __all__ = ["RemoteSettings", "RemoteUpstream", "read_gauges"]
@@ -23,6 +26,7 @@ __all__ = ["RemoteSettings", "RemoteUpstream", "read_gauges"]
 log = logging.getLogger(__name__)
 
 UNKNOWN_CONTEXT = 0  # of a server that doesn't say
+POLLS_A_CONFIGURATION = 30
 MAX_PAGE_BYTES = 16 * 2**20  # of models, or of metrics
 IDLE = Load(running=0, waiting=0, context_tokens=0, kv_free_fraction=1.0)
 
@@ -58,6 +62,7 @@ class _Seen:
     cards: list[ModelCard] = field(default_factory=list)
     load: Load = IDLE
     answers: bool = False
+    told: Told = SILENT
     tells_load: bool = True
     polls: int = 0
     failures: int = 0
@@ -102,6 +107,10 @@ class RemoteUpstream:
     def counters(self) -> Mapping[str, float]:
         return {"polls_total": self._seen.polls, "poll_failures_total": self._seen.failures}
 
+    def told(self) -> Told:
+        """What it says of its own configuration."""
+        return self._seen.told
+
     def describe(self) -> Mapping[str, Any]:
         return {"engine": self.settings.engine, "policy": None}
 
@@ -109,7 +118,7 @@ class RemoteUpstream:
         self, path: str, body: Mapping[str, Any], trace: Mapping[str, str]
     ) -> AbstractAsyncContextManager[RemoteAnswer]:
         assert self._client is not None, "ask() comes after start()"
-        return _Asking(self.name, self._client, path, orjson.dumps(self._translated(body)), trace)
+        return _Asking(self.name, self._client, path, dumped(self._translated(body)), trace)
 
     def _translated(self, body: Mapping[str, Any]) -> dict[str, Any]:
         told = {**body, **self.dialect.asks}
@@ -140,20 +149,34 @@ class RemoteUpstream:
                 log.warning("upstream %s does not answer: %s", self.name, type(error).__name__)
         if answers and not self._seen.answers:
             log.info("upstream %s answers: %s", self.name, ", ".join(card.id for card in self._seen.cards))
+        is_new = answers and not self._seen.answers
         self._seen.answers = answers
+        metrics = b""
         if answers and self.dialect.gauges != Gauges():
-            await self._look_at_metrics()
+            metrics = await self._look_at_metrics()
+        if answers and self.dialect.info and (is_new or self._seen.polls % POLLS_A_CONFIGURATION == 0):
+            await self._look_at_configuration(metrics)
 
-    async def _look_at_metrics(self) -> None:
+    async def _look_at_configuration(self, metrics: bytes) -> None:
+        """A server that doesn't tell it serves all the same."""
+        try:
+            self._seen.told = told_by(self.settings.engine, await self._get(self.dialect.info), metrics)
+        except (Broken, TimeoutError, ValueError):
+            self._seen.told = SILENT
+
+    async def _look_at_metrics(self) -> bytes:
         """A server without them serves all the same: what this gateway sends there, it counts itself."""
         try:
-            self._seen.load = read_gauges(await self._get("/metrics"), self.dialect.gauges)
+            page = await self._get("/metrics")
+            self._seen.load = read_gauges(page, self.dialect.gauges)
             self._seen.tells_load = True
+            return page
         except (Broken, TimeoutError, ValueError) as error:
             if self._seen.tells_load:
                 log.warning("upstream %s tells no load: %s", self.name, error)
             self._seen.tells_load = False
             self._seen.load = IDLE
+            return b""
 
     async def _get(self, path: str) -> bytes:
         assert self._client is not None, "_get() comes after start()"

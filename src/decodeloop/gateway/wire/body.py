@@ -8,10 +8,11 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
+import orjson
 
 from decodeloop.types import RequestRefused
 
-__all__ = ["IGNORED", "NEUTRAL", "checked", "read_body", "read_object", "shown"]
+__all__ = ["IGNORED", "NEUTRAL", "checked", "dumped", "read_body", "read_object", "shown"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -88,6 +89,14 @@ def read_object(raw: bytes, *, max_depth: int) -> dict[str, Any]:
     if _depth_exceeds({name: value for name, value in given.items() if name != "prompt"}, max_depth):
         raise RequestRefused(f"the request body is nested deeper than {max_depth} levels")
     return given
+
+
+def dumped(value: Any) -> bytes:
+    """Some of a body as JSON again. Raises RequestRefused for a number that no engine could read."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        raise RequestRefused("a whole number in the request body has more than 64 bits") from None
 
 
 def _may_hold_address(raw: bytes) -> bool:

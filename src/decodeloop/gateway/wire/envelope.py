@@ -8,11 +8,10 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
-import orjson
 from msgspec import Struct
 
 from decodeloop.gateway.settings import Limits
-from decodeloop.gateway.wire.body import checked, read_object
+from decodeloop.gateway.wire.body import checked, dumped, read_object
 from decodeloop.gateway.wire.fields import Count, SpeculationBody
 from decodeloop.gateway.wire.sampling import class_of, priority_of, speculation_of
 from decodeloop.types import ChatPrompt, Prompt, RequestClass, RequestRefused, Speculation
@@ -107,5 +106,5 @@ def _prefix(body: Mapping[str, Any]) -> bytes:
     told = body.get("messages") or body.get("prompt") or ""
     if isinstance(told, list):
         told = told[:2]
-    text = told if isinstance(told, str) else orjson.dumps(told).decode()
+    text = told if isinstance(told, str) else dumped(told).decode()
     return blake2b(text[:AFFINE_CHARACTERS].encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -68,6 +68,7 @@ class SpeculationBody(Struct, forbid_unknown_fields=True):
     class_: str | None = msgspec.field(name="class", default=None)
     priority: str | None = None
     deadline_ms: Annotated[float, Meta(gt=0)] | None = None
+    lossless: str | None = None
 
 
 class GenerationBody(Struct, kw_only=True):

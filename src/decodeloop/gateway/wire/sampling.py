@@ -13,6 +13,7 @@ from decodeloop.types import (
     Speculation,
     SpeculationMode,
 )
+from decodeloop.types.routing import DEMANDS
 
 __all__ = ["PRIORITIES", "class_of", "params_of", "priority_of", "speculation_of"]
 
@@ -54,7 +55,9 @@ def speculation_of(asked: SpeculationBody) -> Speculation:
         raise RequestRefused("speculation off takes no draft_len and no drafter", param="decodeloop.speculation")
     if mode is SpeculationMode.FORCE and asked.draft_len == 0:
         raise RequestRefused("speculation force needs a draft_len above 0", param="decodeloop.draft_len")
-    return Speculation(mode, asked.draft_len, asked.drafter)
+    if asked.lossless is not None and asked.lossless not in DEMANDS:
+        raise _choose("decodeloop.lossless", asked.lossless, list(DEMANDS))
+    return Speculation(mode, asked.draft_len, asked.drafter, lossless=asked.lossless or "")
 
 
 def class_of(asked: SpeculationBody) -> RequestClass:
