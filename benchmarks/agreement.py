@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from engines.lines import Unavailable
 from engines.servers import NAME, chat_model, own_server
 from engines.subjects import Bench
@@ -39,23 +39,23 @@ MEASURES: Mapping[str, Callable[[RequestResult], float | None]] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """theirs: AIPerf over the mean of our two runs. again: our second run over our first: the noise."""
+    """theirs: AIPerf's two runs over ours. noise: of each client's second run over its first."""
 
     measure: str
     requests: int
     theirs: Ratio
-    again: Ratio
+    noise: Mapping[str, Ratio]
 
     @property
     def agrees(self) -> bool:
-        """Not surely different, or no further from 1 than two runs of our own may be."""
-        reach = max(self.again.high, 1.0 / self.again.low)
+        """Not surely different, or no further from 1 than two runs of one client may be."""
+        reach = max(max(each.high, 1.0 / each.low) for each in self.noise.values())
         return self.theirs.low <= 1.0 <= self.theirs.high or 1.0 / reach <= self.theirs.ratio <= reach
 
 
 def measure(bench: Bench, port: int, folder: Path, program: str) -> list[Agreement]:
-    """Ours, AIPerf, ours again: the same requests, one at a time, of a server that keeps no prefix. Clients get a core
-    of their own: AIPerf takes more of it than we do, and would slow the server that it measures.
+    """Ours, AIPerf, AIPerf, ours: the same requests, one at a time, of a server that keeps no prefix. Clients get a
+    core of their own: AIPerf takes more of it than we do, and would slow the server that it measures.
 
     Raises Unavailable.
     """
@@ -65,17 +65,34 @@ def measure(bench: Bench, port: int, folder: Path, program: str) -> list[Agreeme
     _decodeloop("workload", "suite", "--out", workload, "--per-class", PER_CLASS, "--seed", 7)
     names = [request.id for request in read_file(workload).workload.requests]
     *served, last = sorted(os.sched_getaffinity(0))
-    threads = {"threads": len(served)} if served else {}
-    with own_server(bench, port, folder, {**SETTINGS, **threads}, 1, cores=served) as url, held_to({last}):
-        first = _ours(workload, folder / "ours", url, len(names))
-        options = ("--tokenizer", chat_model(bench), "--program", program, "--model", NAME, "--workload", workload)
-        options += ("--concurrency", 1, "--requests", len(names), "--max-tokens", TOKENS)
-        _decodeloop("results", "aiperf", url, "--out", folder / "aiperf", *options, log=folder / "aiperf.log")
-        second = _ours(workload, folder / "again", url, len(names))
-    asked = sorted(load(folder / "aiperf" / "run.jsonl").requests, key=lambda request: request.sent_s)
-    if len(asked) != len(names):
-        raise Unavailable(f"AIPerf tells of {len(asked)} requests, not {len(names)}")
-    return compare(first, dict(zip(names, asked, strict=True)), second)
+    settings = {**SETTINGS, **({"threads": len(served)} if served else {})}
+    with own_server(bench, port, folder, settings, 1, cores=served) as url, held_to({last}):
+        first = _ours(workload, folder / "ours", url, names)
+        command = ("--program", program, "--tokenizer", chat_model(bench))
+        theirs = [_aiperf(command, workload, folder / f"aiperf{turn}", url, names) for turn in (1, 2)]
+        second = _ours(workload, folder / "again", url, names)
+    return compare([first, second], theirs)
+
+
+def compare(
+    ours: Sequence[Mapping[str, RequestResult]], theirs: Sequence[Mapping[str, RequestResult]]
+) -> list[Agreement]:
+    """Two runs of each. Pairs are requests; of those that all have a figure for. Raises Unavailable where they aren't
+    the same."""
+    runs = [*ours, *theirs]
+    for name in ours[0]:
+        told = {(run[name].prompt_tokens, run[name].completion_tokens) for run in runs}
+        if len(told) > 1:
+            raise Unavailable(f"{name}: tokens of prompt and answer differ between the clients: {told}")
+    found = []
+    for measure, of in MEASURES.items():
+        rows = [[of(run[name]) for run in runs] for name in ours[0]]
+        whole = np.array([row for row in rows if None not in row], dtype=float)
+        a, b, c, d = whole.T
+        both = ratio_of(log_ratios(np.sqrt(c * d), np.sqrt(a * b)))
+        noise = {"ours": ratio_of(log_ratios(b, a)), "AIPerf": ratio_of(log_ratios(d, c))}
+        found.append(Agreement(measure, len(whole), both, noise))
+    return found
 
 
 @contextmanager
@@ -89,51 +106,47 @@ def held_to(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def compare(
-    first: Mapping[str, RequestResult], theirs: Mapping[str, RequestResult], second: Mapping[str, RequestResult]
-) -> list[Agreement]:
-    """Pairs are requests; of those that all three have a figure for. Raises Unavailable where they aren't the same."""
-    for name, request in theirs.items():
-        told = {(r.prompt_tokens, r.completion_tokens) for r in (first[name], request, second[name])}
-        if len(told) > 1:
-            raise Unavailable(f"{name}: tokens of prompt and answer differ between the clients: {told}")
-    found = []
-    for measure, of in MEASURES.items():
-        rows = [(of(first[name]), of(theirs[name]), of(second[name])) for name in theirs]
-        whole = [row for row in rows if None not in row]
-        a, b, c = ([float(row[place] or 0.0) for row in whole] for place in range(3))
-        mean = [(x * z) ** 0.5 for x, z in zip(a, c, strict=True)]
-        found.append(Agreement(measure, len(whole), ratio_of(log_ratios(b, mean)), ratio_of(log_ratios(c, a))))
-    return found
-
-
-def _ours(workload: Path, folder: Path, url: str, count: int) -> dict[str, RequestResult]:
+def _ours(workload: Path, folder: Path, url: str, names: Sequence[str]) -> dict[str, RequestResult]:
     arm = f"fixed={url};engine=decodeloop"
-    options = ("--blocks", 1, "--requests", count // 2, "--concurrency", 1, "--max-tokens", TOKENS)
+    options = ("--blocks", 1, "--requests", len(names) // 2, "--concurrency", 1, "--max-tokens", TOKENS)
     _decodeloop("bench", workload, *options, "--temperature", 0, "--arm", arm, "--out", folder)
     return {request.id: request for request in load(folder / "run.jsonl").steady()}
 
 
-def _decodeloop(*words: object, log: Path | None = None) -> None:
+def _aiperf(
+    command: Sequence[object], workload: Path, folder: Path, url: str, names: Sequence[str]
+) -> dict[str, RequestResult]:
+    """It sends in the workload's order, one after the other, and names no request."""
+    options = ("--workload", workload, "--concurrency", 1, "--requests", len(names), "--max-tokens", TOKENS)
+    _decodeloop("results", "aiperf", url, "--out", folder, "--model", NAME, *command, *options)
+    asked = sorted(load(folder / "run.jsonl").requests, key=lambda request: request.sent_s)
+    if len(asked) != len(names):
+        raise Unavailable(f"AIPerf tells of {len(asked)} requests, not {len(names)}")
+    return dict(zip(names, asked, strict=True))
+
+
+def _decodeloop(*words: object) -> None:
     command = [sys.executable, "-m", "decodeloop", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if log is not None:
-        log.write_text(done.stdout + done.stderr)
     if done.returncode:
         raise Unavailable(f"{' '.join(command[2:5])}: {(done.stderr or done.stdout).strip()[-400:]}")
 
 
 def show(found: Sequence[Agreement]) -> None:
     for each in found:
-        theirs, again = (f"{r.ratio:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in (each.theirs, each.again))
+        again = "; ".join(f"{name} again {_said(ratio)}" for name, ratio in each.noise.items())
         word = "agrees" if each.agrees else "DIFFERS"
-        print(f"{each.measure:<18} {each.requests} requests: AIPerf/ours {theirs}; ours again/ours {again}: {word}")
+        print(f"{each.measure:<18} {each.requests} requests: AIPerf/ours {_said(each.theirs)}; {again}: {word}")
+
+
+def _said(ratio: Ratio) -> str:
+    return f"{ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def to_json(found: Sequence[Agreement]) -> list[dict[str, object]]:
-    rows = []
+    rows: list[dict[str, object]] = []
     for each in found:
-        ratios = {"aiperf_over_ours": each.theirs, "ours_again_over_ours": each.again}
-        told = {name: [round(v, 4) for v in (r.ratio, r.low, r.high)] for name, r in ratios.items()}
+        ratios = {"theirs_over_ours": each.theirs, **{f"{name}_again": ratio for name, ratio in each.noise.items()}}
+        told = {name: [round(value, 4) for value in (r.ratio, r.low, r.high)] for name, r in ratios.items()}
         rows.append({"measure": each.measure, "requests": each.requests, **told, "agrees": each.agrees})
-    return json.loads(json.dumps(rows))
+    return rows

@@ -4,7 +4,7 @@ The same workload file against our server, llama.cpp's and vLLM's CPU build, the
 gets a run of `decodeloop bench` and a card for each of its configurations; `decodeloop compare` then says of each pair
 whether it may be compared, and how they differ. Runs follow one another, so that a machine that drifts between them is
 in the ratio. And AIPerf (--aiperf PROGRAM, in an environment of its own) on our server beside our own client: the same
-requests, one at a time, paired; the noise is our own client's second run against its first.
+requests, one at a time, paired, each client twice; the noise is a client's second run against its first.
 
 Engines are fetched and built into --cache once (see peers.py); one that can't be had is named in the result. --out
 keeps runs and cards: interrupted, the same command goes on. Exit status 1: two cards can't be compared, or clients

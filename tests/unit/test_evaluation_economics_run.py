@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from decodeloop.evaluation.card_measures import acceptance
 from decodeloop.evaluation.economics import Money
 from decodeloop.evaluation.economics_run import Source, bill, met, request_ms
 from decodeloop.evaluation.prices import given
-from decodeloop.evaluation.report_acceptance import acceptance
 from decodeloop.types import Slo
 from synthetic_results import CHAT, EDIT, SHARES, STORY, Truth, results
 
@@ -87,9 +87,9 @@ def test_nothing_to_compare_is_said(arm, level):
 def test_acceptance_by_hand():
     requests = [r for r in results().requests if r.arm == "adaptive" and r.request_class is EDIT]
     found = acceptance(requests)
-    assert found.mal == pytest.approx(1 + 32 / 10)
-    assert found.mal_over_requests == pytest.approx(found.mal)
-    assert found.acceptance_rate == pytest.approx(0.8)
+    assert found.mal_step_weighted == pytest.approx(1 + 32 / 10)
+    assert found.mal_request_mean == pytest.approx(found.mal_step_weighted)
+    assert found.rate == pytest.approx(0.8)
     assert found.survival == pytest.approx((1.0, 1.0, 1.0, 0.2))
     assert found.conditional == pytest.approx((1.0, 1.0, 1.0, 0.2))
     assert acceptance([r for r in results().requests if r.arm == "off"]) is None

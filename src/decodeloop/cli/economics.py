@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from decodeloop.cli import money as options
@@ -14,7 +15,7 @@ from decodeloop.cli.sections import show, show_json, show_validity
 from decodeloop.evaluation.attribution import Attribution, attribute
 from decodeloop.evaluation.economics import Money, marginal_usd
 from decodeloop.evaluation.economics_roi import Events, Outcome, outcomes, read_events, returns
-from decodeloop.evaluation.economics_run import Bill, Source, bill, request_ms
+from decodeloop.evaluation.economics_run import Bill, ClassBill, Source, bill, request_ms
 from decodeloop.evaluation.economics_sensitivity import usd_saved_per_million
 from decodeloop.evaluation.economics_tasks import TaskCosts, TaskRequest, roll_up
 from decodeloop.evaluation.journal import load
@@ -185,9 +186,14 @@ def _told(found: Bill, money: Money, more: dict[str, Any], work: dict[str, dict[
         "usd_saved_per_million_requests": usd_saved_per_million(found, money),
         "usd_per_hour": money.usd_per_hour,
         "capacity": {found.baseline: asdict(found.off), found.arm: asdict(found.on)},
-        "classes": {str(each.request_class): asdict(each) for each in found.classes},
+        "classes": {str(each.request_class): _class(each) for each in found.classes},
         "tails": [str(each.request_class) for each in found.tails],
         "unmeasured": [str(c) for c in found.unmeasured],
         "per_usd": work,
         **more,
     }
+
+
+def _class(each: ClassBill) -> dict[str, Any]:
+    accepted = None if each.acceptance is None else msgspec.to_builtins(each.acceptance)
+    return {**asdict(replace(each, acceptance=None)), "acceptance": accepted}

@@ -13,6 +13,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from decodeloop.evaluation.card import AcceptancePart
+from decodeloop.evaluation.card_measures import acceptance
 from decodeloop.evaluation.economics import (
     Delta,
     Money,
@@ -22,7 +24,6 @@ from decodeloop.evaluation.economics import (
     paired_delta,
     usd_per_million_tokens,
 )
-from decodeloop.evaluation.report_acceptance import Acceptance, acceptance
 from decodeloop.evaluation.results import RequestResult, Results, Turn
 from decodeloop.evaluation.statistics import ratio_of
 from decodeloop.types import RequestClass, Slo
@@ -57,7 +58,7 @@ class ClassBill:
     off: Cost
     on: Cost
     delta: Delta
-    acceptance: Acceptance | None
+    acceptance: AcceptancePart | None
     tail: str | None
 
 
@@ -257,7 +258,7 @@ def _class_bill(
     costs: tuple[Sequence[Mapping[RequestClass, float]], Sequence[Mapping[RequestClass, float]]],
 ) -> ClassBill:
     delta = paired_delta({request_class: 1.0}, *costs)
-    accepted = acceptance(r for r, _ in run.requests(arms[1]) if r.request_class is request_class)
+    accepted = acceptance([r for r, _ in run.requests(arms[1]) if r.request_class is request_class])
     return ClassBill(
         request_class=request_class,
         volume_share=share,
@@ -269,10 +270,10 @@ def _class_bill(
     )
 
 
-def _tail(delta: Delta, accepted: Acceptance | None) -> str | None:
+def _tail(delta: Delta, accepted: AcceptancePart | None) -> str | None:
     why = []
     if delta.share > 0.0:
         why.append("costs more" if delta.costs else "may cost more")
-    if accepted is not None and accepted.acceptance_rate < LOW_ACCEPTANCE:
-        why.append(f"low acceptance ({100 * accepted.acceptance_rate:.0f} % of verified tokens)")
+    if accepted is not None and accepted.rate is not None and accepted.rate < LOW_ACCEPTANCE:
+        why.append(f"low acceptance ({100 * accepted.rate:.0f} % of verified tokens)")
     return ", ".join(why) or None

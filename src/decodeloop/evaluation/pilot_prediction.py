@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from decodeloop.evaluation.report_acceptance import acceptance
+from decodeloop.evaluation.card_measures import acceptance
 from decodeloop.evaluation.report_tokens import Predicted
 from decodeloop.evaluation.results import LoadKind, Results
 from decodeloop.types import CostModel
@@ -34,9 +34,9 @@ def predictions(results: Results, costs: Mapping[str, CostModel]) -> list[Predic
 def _speedup(results: Results, arm: str, level: float, cost: CostModel) -> float | None:
     steady = [r for r in results.steady(arm=arm, level=level) if r.error is None]
     found = acceptance(steady)
-    if found is None or found.plain_share is None or not found.drafts or not results.complete_blocks(level):
+    if found is None or found.no_draft_share is None or not found.drafts or not results.complete_blocks(level):
         return None
-    rows, drafted = round(level), 1.0 - found.plain_share
+    rows, drafted = round(level), 1.0 - found.no_draft_share
     context = sum((r.prompt_tokens or 0) + r.completion_tokens / 2 for r in steady) / len(steady)
     cached = round(rows * context)
     verified = rows * (1.0 + drafted * found.verified / found.drafts)

@@ -10,8 +10,18 @@ from decodeloop.evaluation.economics import Delta, Margin, Money
 from decodeloop.evaluation.economics_run import Bill, bill
 from decodeloop.evaluation.economics_sensitivity import dollar_swings, saving_swings, usd_saved_per_million
 from decodeloop.evaluation.economics_tasks import TaskCosts
-from decodeloop.evaluation.report_acceptance import length
-from decodeloop.evaluation.report_words import Chart, Section, Table, change, delta, load_name, lossless, percent, usd
+from decodeloop.evaluation.report_words import (
+    Chart,
+    Section,
+    Table,
+    change,
+    delta,
+    length,
+    load_name,
+    lossless,
+    percent,
+    usd,
+)
 from decodeloop.evaluation.results import LoadKind, Results
 from decodeloop.types import Slo
 
@@ -69,7 +79,7 @@ def by_class(found: Bill) -> Section:
                 usd(each.off.usd_per_request),
                 usd(each.on.usd_per_request),
                 delta(each.delta),
-                "-" if accepted is None else length(accepted.mal),
+                "-" if accepted is None else length(accepted.mal_step_weighted),
                 each.tail or "",
             )
         )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from decodeloop.evaluation.card_measures import acceptance
 from decodeloop.evaluation.charts_plots import position_bars, stacked
 from decodeloop.evaluation.economics_run import met, volumes
-from decodeloop.evaluation.report_acceptance import acceptance, length
-from decodeloop.evaluation.report_words import Chart, Section, Table, load_name, ms, percent, ratio
+from decodeloop.evaluation.report_words import Chart, Section, Table, length, load_name, ms, percent, ratio, told
 from decodeloop.evaluation.results import LoadKind, PhaseTimes, RequestResult, Results
 from decodeloop.evaluation.statistics import attainment, log_ratios, ratio_of
 from decodeloop.types import Slo
@@ -23,12 +23,12 @@ def acceptance_section(results: Results, arm: str, level: float) -> Section | No
     """None where the server tells nothing of drafts."""
     steady = results.steady(arm=arm, level=level)
     whole = acceptance(steady)
-    if whole is None:
+    if whole is None or not whole.verified:
         return None
     groups = {"all": whole}
     for c in volumes(results):
-        own = acceptance(r for r in steady if r.request_class is c)
-        if own is not None:
+        own = acceptance([r for r in steady if r.request_class is c])
+        if own is not None and own.verified:
             groups[str(c)] = own
     heads = (
         "class",
@@ -43,16 +43,16 @@ def acceptance_section(results: Results, arm: str, level: float) -> Section | No
         (
             name,
             "not told" if a.drafts is None else str(a.drafts),
-            length(a.mal),
-            length(a.mal_over_requests),
-            percent(a.acceptance_rate),
-            "not told" if a.draft_yield is None else percent(a.draft_yield),
-            "not told" if a.plain_share is None else percent(a.plain_share),
+            length(a.mal_step_weighted),
+            length(a.mal_request_mean),
+            told(a.rate),
+            told(a.draft_yield),
+            told(a.no_draft_share),
         )
         for name, a in groups.items()
     )
     charts = []
-    if whole.survival:
+    if whole.survival and whole.conditional:
         series = [
             ("survival: all up to here accepted", whole.survival),
             ("conditional: accepted once here", whole.conditional),
@@ -61,14 +61,13 @@ def acceptance_section(results: Results, arm: str, level: float) -> Section | No
         charts.append(Chart(svg, "Of all drafts; a draft that was shorter than a position has not survived to it."))
     loops = [r for r in steady if r.loops is not None]
     share = sum(bool(r.loops) for r in loops) / len(loops) if loops else None
-    loop = "not told" if share is None else percent(share)
     return Section(
         title="Acceptance",
-        lead=f"{arm}: MAL {length(whole.mal)} tokens a draft, the bonus counted; {percent(whole.acceptance_rate)} of "
+        lead=f"{arm}: MAL {length(whole.mal_step_weighted)} tokens a draft, the bonus counted; {told(whole.rate)} of "
         "the verified tokens accepted. Steps without a draft are left out and their share is given.",
         charts=tuple(charts),
         tables=(Table(heads, rows),),
-        notes=(f"Answers that loop (a run of 12 tokens comes again), which flatters copying drafters: {loop}.",),
+        notes=(f"Answers that loop (a run of 12 tokens comes again), which flatters copying drafters: {told(share)}.",),
     )
 
 

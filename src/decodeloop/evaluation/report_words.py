@@ -122,3 +122,12 @@ def load_name(level: float, *, closed: bool) -> str:
 
 def lossless(known: bool | None) -> str:
     return {True: "yes", False: "NO", None: "not known"}[known]
+
+
+def length(mal: float | None) -> str:
+    """A mean acceptance length."""
+    return "not told" if mal is None else f"{mal:.2f}"
+
+
+def told(share: float | None) -> str:
+    return "not told" if share is None else percent(share)
