@@ -15,7 +15,19 @@ import typer
 
 from decodeloop.cli.arm_targets import Opened, open_arms
 from decodeloop.cli.arms import EMBEDDED, keys_of, parse_arm
-from decodeloop.cli.bench import (
+from decodeloop.cli.bench import plan_of
+from decodeloop.cli.environment import read_environment
+from decodeloop.cli.measuring import (
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    EXIT_NO,
+    Bars,
+    cards_of,
+    numbers,
+    open_workload,
+    table,
+)
+from decodeloop.cli.measuring_options import (
     Arms,
     AsJson,
     Form,
@@ -27,18 +39,6 @@ from decodeloop.cli.bench import (
     Temperature,
     Url,
     WorkloadFile,
-    plan_of,
-)
-from decodeloop.cli.environment import read_environment
-from decodeloop.cli.measuring import (
-    EXIT_INTERRUPTED,
-    EXIT_INVALID,
-    EXIT_NO,
-    Bars,
-    cards_of,
-    numbers,
-    open_workload,
-    table,
 )
 from decodeloop.cli.opening import stderr
 from decodeloop.engine.models.sources import DEFAULT_MODEL

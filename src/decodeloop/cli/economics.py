@@ -26,6 +26,7 @@ from decodeloop.evaluation.results import Results
 
 
 def economics(
+    context: typer.Context,
     run: options.Run,
     arm: options.Arm = None,
     level: options.Level = None,
@@ -54,9 +55,7 @@ def economics(
     """Print what a RUN costs. Exit code 1: the required saving is not shown; 3: the run is invalid."""
     results = load(run)
     judged = options.judged(results, arm, level)
-    money = Money(
-        price=options.price_of(price, device, prices), devices=devices, watts=watts, usd_per_kwh=usd_per_kwh, pue=pue
-    )
+    money = options.money_of(context.params)
     slo = options.slo_of(ttft_ms, tpot_ms)
     found, valid = bill(results, judged.arm, judged.level, money, slo), validity(results)
     told = None if events is None else read_events(events.read_text("utf-8").splitlines())

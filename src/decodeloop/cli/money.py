@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,6 +62,17 @@ def price_of(usd_per_hour: float | None, device: str | None, prices: Path | None
         return given(usd_per_hour)
     table = read_prices() if prices is None else read_prices(prices.read_text("utf-8"), source=str(prices))
     return table.price(str(device))
+
+
+def money_of(params: Mapping[str, Any]) -> Money:
+    """From a command's parameters, by the names that they have here. Raises ValueError as `price_of` does."""
+    return Money(
+        price=price_of(params["price"], params["device"], params["prices"]),
+        devices=params["devices"],
+        watts=params["watts"],
+        usd_per_kwh=params["usd_per_kwh"],
+        pue=params["pue"],
+    )
 
 
 def slo_of(ttft_ms: float | None, tpot_ms: float | None) -> Slo | None:

@@ -22,6 +22,7 @@ from decodeloop.evaluation.results import Results
 
 
 def report(
+    context: typer.Context,
     run: options.Run,
     html: Annotated[Path | None, typer.Option(help="Where the page goes; else beside the run, as .html.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Where the Markdown goes; else beside the run, as .md.")] = None,
@@ -41,9 +42,7 @@ def report(
     """Write a RUN's report. Exit code 3: the run is invalid (the report says why)."""
     results = load(run)
     judged = options.judged(results, arm, level)
-    money = Money(
-        price=options.price_of(price, device, prices), devices=devices, watts=watts, usd_per_kwh=usd_per_kwh, pue=pue
-    )
+    money = options.money_of(context.params)
     asked = Asked(
         results=results,
         arm=judged.arm,
