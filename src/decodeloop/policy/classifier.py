@@ -11,7 +11,8 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
+from struct import Struct
 from typing import Any
 from zipfile import BadZipFile
 
@@ -25,6 +26,7 @@ HEAD, TAIL = 384, 192  # characters of a text that are looked at
 STEM = 5  # characters
 SURE = 0.4  # probability below which a guess is none
 SCHEMA = 1
+LANE_ZERO = 128  # added to weights, so that no lane of a sum is negative
 _TOKENS = re.compile(r"[^\W\d_]+|\d|[^\w\s]")
 _ASCII_TOKENS = re.compile(r"[a-z]+|[^a-z_\s\x1c-\x1f]", re.ASCII)  # the same, of lower case: twice as fast
 
@@ -36,8 +38,15 @@ class Classifier:
         """Raises ValueError for weights of another shape."""
         if weights.shape != (len(names), len(CLASSES)) or bias.shape != (len(CLASSES),):
             raise ValueError(f"classifier weights of shape {weights.shape}, not {(len(names), len(CLASSES))}")
-        self._rows = {name: i for i, name in enumerate(names)}
+        self._names = tuple(names)
         self._weights, self._scale, self._bias = weights, scale, bias
+        self._biases: list[float] = bias.tolist()
+        self._sums = Struct(f"<{1 + len(CLASSES)}I")
+        biased = weights.astype(np.int64) + LANE_ZERO
+        lanes = np.concatenate([np.ones((len(names), 1), np.int64), biased], axis=1).tolist()
+        self._packed = {
+            name: int.from_bytes(self._sums.pack(*lane), "little") for name, lane in zip(names, lanes, strict=True)
+        }
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Classifier:
@@ -59,7 +68,7 @@ class Classifier:
             file,
             schema=np.array(SCHEMA),
             classes=np.array([str(name) for name in CLASSES]),
-            names=np.array("\n".join(self._rows)),
+            names=np.array("\n".join(self._names)),
             weights=self._weights,
             scale=np.array(self._scale),
             bias=self._bias,
@@ -75,23 +84,23 @@ class Classifier:
 
     def guess(self, text: str) -> RequestClass | None:
         """None: not sure."""
-        scores = self._scores(text).tolist()
+        scores = self._scores(text)
         most = max(scores)
         likely = 1.0 / sum([math.exp(score - most) for score in scores])
         return CLASSES[scores.index(most)] if likely >= SURE else None
 
     def probabilities(self, text: str) -> FloatArray:
         """[classes], in the order of RequestClass."""
-        scores = self._scores(text)
+        scores = np.array(self._scores(text))
         likely = np.exp(scores - scores.max())
         return likely / likely.sum()  # type: ignore[no-any-return]
 
-    def _scores(self, text: str) -> FloatArray:
-        known = self._rows
-        rows = [known[name] for name in features(text) if name in known]
-        if not rows:
-            return self._bias
-        return self._bias + self._weights[rows].sum(axis=0, dtype=np.int32) * (self._scale / len(rows) ** 0.5)  # type: ignore[no-any-return]
+    def _scores(self, text: str) -> list[float]:
+        """A feature's weights are lanes of one integer, its first lane a 1: one sum adds them all, and counts them."""
+        total = sum(map(self._packed.get, features(text), repeat(0)))
+        known, *sums = self._sums.unpack(total.to_bytes(self._sums.size, "little"))
+        scale, shift = self._scale / max(known, 1) ** 0.5, known * LANE_ZERO
+        return [bias + (summed - shift) * scale for bias, summed in zip(self._biases, sums, strict=True)]
 
 
 def features(text: str) -> set[str]:
