@@ -136,7 +136,7 @@ class Cycle:
                 length = int(value)
             elif name == b"connection" and b"close" in value.lower():
                 self.stays = closes = False  # it says so itself
-            lines.append(b"%b: %b\r\n" % (name, value))
+            lines.append(name + b": " + value + b"\r\n")
         if closes:
             lines.append(b"connection: close\r\n")
         if self.scope["method"] == "HEAD" or status in NO_BODY:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_not
 
 from decodeloop.gateway.breaker import BreakerSettings
 from decodeloop.gateway.pools import Lease, Member, PoolSettings, PoolState
@@ -27,7 +28,7 @@ class Asked:
     model: str
     route: RouteRequest
     fields: frozenset[str] = frozenset()
-    prefix: bytes = b""
+    prefix: Callable[[], bytes] = bytes
 
 
 def idlest(request: RouteRequest, pools: Sequence[Pool]) -> Route:
@@ -74,6 +75,8 @@ class Fleet:
             for name, settings in pools.items()
         }
         self._route = route
+        self._told: Sequence[Sequence[ModelCard]] = ()
+        self._cards: Mapping[str, ModelCard] = {}  # of what was told
         self._relays = any(member.relay is not None for member in self.members.values())
 
     @property
@@ -104,21 +107,25 @@ class Fleet:
 
     def cards(self) -> list[ModelCard]:
         """One card a model id."""
-        cards = {card.id: card for upstream in self.upstreams.values() for card in upstream.models()}
-        return list(cards.values())
+        return list(self._by_id().values())
+
+    def _by_id(self) -> Mapping[str, ModelCard]:
+        told = [upstream.models() for upstream in self.upstreams.values()]
+        if len(told) != len(self._told) or any(map(is_not, told, self._told)):
+            self._told, self._cards = told, {card.id: card for cards in told for card in cards}
+        return self._cards
 
     def default_model(self) -> str:
         """What a request without `model` gets."""
-        cards = self.cards()
-        return cards[0].id if cards else ""
+        return next(iter(self._by_id()), "")
 
     def card(self, model: str) -> ModelCard:
-        if not self.cards():
+        cards = self._by_id()
+        if model in cards:
+            return cards[model]
+        if not cards:
             raise RequestRefused("no upstream has said yet which models it serves", status=503, code="not_ready")
-        for card in self.cards():
-            if card.id == model:
-                return card
-        choices = ", ".join(card.id for card in self.cards())
+        choices = ", ".join(cards)
         raise RequestRefused(
             f"no model {model[:100]!r} here; choose from: {choices}", status=404, param="model", code="model_not_found"
         )

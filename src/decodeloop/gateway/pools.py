@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from decodeloop.gateway.breaker import Breaker, BreakerSettings
 from decodeloop.gateway.losslessness import SILENT, Declared, Standing, Told, standing_of, told_by_policy
-from decodeloop.gateway.upstreams import RelayUpstream, Upstream
+from decodeloop.gateway.upstreams import ModelCard, RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
 from decodeloop.governance.capability import Place
 from decodeloop.governance.certificate import Certificate
@@ -68,6 +68,8 @@ class Member:
         self._told: Load | None = None  # the report on which the others' share was last worked out
         self._others = 0
         self._said, self._is_told = SILENT, False
+        self._listed: Sequence[ModelCard] = ()
+        self._models: frozenset[str] = frozenset()  # of that list
         self.turn = 0  # of the last request that it was given
 
     def told(self) -> Told:
@@ -107,7 +109,10 @@ class Member:
         return max(load.running + load.waiting, self.in_flight)
 
     def serves(self, model: str) -> bool:
-        return any(card.id == model for card in self.upstream.models())
+        listed = self.upstream.models()
+        if listed is not self._listed:
+            self._listed, self._models = listed, frozenset(card.id for card in listed)
+        return model in self._models
 
 
 class Lease:
@@ -177,13 +182,7 @@ class PoolState:
     def view(self) -> Pool:
         """As routing sees it: per server, since that is what a request shares."""
         loads = [member.load() for member in self.members if member.upstream.ready()] or [Load(0, 0, 0, 1.0)]
-        count = len(loads)
-        load = Load(
-            running=round(sum(load.running for load in loads) / count),
-            waiting=round(sum(load.waiting for load in loads) / count),
-            context_tokens=round(sum(load.context_tokens for load in loads) / count),
-            kv_free_fraction=min(load.kv_free_fraction for load in loads),
-        )
+        load = loads[0] if len(loads) == 1 else _mean(loads)
         return Pool(name=self.name, regime=self.settings.regime, load=load, gains=self.settings.gains)
 
     def standing(self) -> Standing:
@@ -226,20 +225,33 @@ class PoolState:
             and member.breaker.allows(now_s)
         ]
 
-    def lease(self, model: str, prefix: bytes, tried: Collection[str] = ()) -> Lease | None:
+    def lease(self, model: str, prefix: Callable[[], bytes], tried: Collection[str] = ()) -> Lease | None:
         """The idlest server, the longest unasked among equals; one that knows the prefix if it is hardly busier."""
         candidates = self.candidates(model, tried)
         if not candidates:
             return None
-        busy = {member.name: member.busy() for member in candidates}
-        least = min(busy.values())
-        near = max(candidates, key=lambda member: _affinity(prefix, member.name))
-        chosen = near
-        if not prefix or busy[near.name] > least + AFFINITY_SLACK:
-            chosen = min(candidates, key=lambda member: (busy[member.name], member.turn))
+        chosen = candidates[0] if len(candidates) == 1 else _best(candidates, prefix())
         self._turns += 1
         chosen.turn = self._turns
         return Lease(self, chosen, self._clock)
+
+
+def _mean(loads: Sequence[Load]) -> Load:
+    count = len(loads)
+    return Load(
+        running=round(sum(load.running for load in loads) / count),
+        waiting=round(sum(load.waiting for load in loads) / count),
+        context_tokens=round(sum(load.context_tokens for load in loads) / count),
+        kv_free_fraction=min(load.kv_free_fraction for load in loads),
+    )
+
+
+def _best(candidates: Sequence[Member], prefix: bytes) -> Member:
+    busy = {member.name: member.busy() for member in candidates}
+    near = max(candidates, key=lambda member: _affinity(prefix, member.name))
+    if prefix and busy[near.name] <= min(busy.values()) + AFFINITY_SLACK:
+        return near
+    return min(candidates, key=lambda member: (busy[member.name], member.turn))
 
 
 def _affinity(prefix: bytes, name: str) -> bytes:

@@ -23,7 +23,7 @@ AFFINE_CHARACTERS = 1024  # of a prompt's beginning: about what a prefix cache k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """body: decoded. asked: the fields that ask for something. prefix: a digest of the prompt's beginning."""
+    """body: decoded. asked: the fields that ask for something. prefix(): a digest of the prompt's beginning."""
 
     body: Mapping[str, Any]
     model: str
@@ -37,7 +37,14 @@ class Envelope:
     priority: str
     temperature: float
     asked: frozenset[str]
-    prefix: bytes
+
+    def prefix(self) -> bytes:
+        """Of a chat: its first messages, so that the turns of one conversation share it."""
+        told = self.body.get("messages") or self.body.get("prompt") or ""
+        if isinstance(told, list):
+            told = told[:2]
+        text = told if isinstance(told, str) else dumped(told).decode()
+        return blake2b(text[:AFFINE_CHARACTERS].encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def read_envelope(
@@ -46,7 +53,7 @@ def read_envelope(
     """Raises RequestRefused for a body that is no object, or whose routing fields make no sense."""
     body = read_object(raw, max_depth=limits.max_json_depth)
     fields: _Fields = checked({name: body[name] for name in _NAMES if name in body}, _Fields)
-    own = fields.decodeloop or SpeculationBody()
+    own = fields.decodeloop or _SILENT
     choices = fields.n * _prompts(body.get("prompt"))
     if choices > limits.max_choices:
         raise RequestRefused(f"{choices} choices are more than the {limits.max_choices} allowed", param="n")
@@ -63,8 +70,7 @@ def read_envelope(
         speculation=speculation_of(own),
         priority=priority_of(own),
         temperature=fields.temperature,
-        asked=frozenset(name for name, value in body.items() if value),
-        prefix=_prefix(body),
+        asked=frozenset([name for name, value in body.items() if value]),
     )
 
 
@@ -79,6 +85,7 @@ class _Fields(Struct):
     decodeloop: SpeculationBody | None = None
 
 
+_SILENT = SpeculationBody()
 _NAMES = _Fields.__struct_encode_fields__
 
 
@@ -99,12 +106,3 @@ def _prompt(body: Mapping[str, Any]) -> Prompt:
     if isinstance(prompt, list) and prompt:
         prompt = prompt[0]
     return prompt if isinstance(prompt, str) else ()
-
-
-def _prefix(body: Mapping[str, Any]) -> bytes:
-    """Of a chat: its first messages, so that the turns of one conversation share it."""
-    told = body.get("messages") or body.get("prompt") or ""
-    if isinstance(told, list):
-        told = told[:2]
-    text = told if isinstance(told, str) else dumped(told).decode()
-    return blake2b(text[:AFFINE_CHARACTERS].encode("utf-8", "surrogatepass"), digest_size=8).digest()
