@@ -65,9 +65,11 @@ class Governed:
 
 
 @asynccontextmanager
-async def governed(made: GovernanceSettings, upstream: ScriptedUpstream, **gateway: Any) -> AsyncIterator[Governed]:
+async def governed(
+    made: GovernanceSettings, upstream: ScriptedUpstream, redact: Any = None, **gateway: Any
+) -> AsyncIterator[Governed]:
     clock = Clock()
-    governance = build_governance(made, clock=clock)
+    governance = build_governance(made, clock=clock, redact=redact)
     app = build_app(GatewaySettings(**gateway), {"first": upstream}, governance=governance)
     await governance.start()
     try:

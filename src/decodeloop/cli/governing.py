@@ -20,6 +20,7 @@ import typer
 
 from decodeloop import config
 from decodeloop.cli.environment import read_environment
+from decodeloop.cli.event_lines import event_lines
 from decodeloop.cli.ledger_export import write_focus
 from decodeloop.cli.pool_certificates import read_certificates
 from decodeloop.cli.reloading import read_config
@@ -28,6 +29,7 @@ from decodeloop.gateway.governance import Store, language_of
 from decodeloop.gateway.registrar import directory_of, record_of
 from decodeloop.gateway.store import StoreUnavailable
 from decodeloop.gateway.store.audit_file import chain_files, verify_file
+from decodeloop.gateway.store.events import open_events
 from decodeloop.gateway.store.opening import open_store
 from decodeloop.governance.audit import Head, plain_seal, sealed
 from decodeloop.governance.capability import Grant
@@ -42,7 +44,7 @@ T = TypeVar("T")
 keys = typer.Typer(no_args_is_help=True, help="Virtual keys: make, list, revoke.")
 grants = typer.Typer(no_args_is_help=True, help="Grants: what identities may exercise.")
 budgets = typer.Typer(no_args_is_help=True, help="Budgets and rate limits.")
-ledger = typer.Typer(no_args_is_help=True, help="The ledger: export and showback.")
+ledger = typer.Typer(no_args_is_help=True, help="The ledger: export, showback, clients' events.")
 audit = typer.Typer(no_args_is_help=True, help="The audit chain.")
 configuration = typer.Typer(no_args_is_help=True, help="Configuration files.")
 
@@ -185,6 +187,28 @@ def show_back(
             money = {each: counts[each] / NANOS for each in ("billed", "cost")}
             told = {"name": name, **counts, **money, "margin": sums.margin / NANOS, "currency": settings.currency}
             print(json.dumps(told))
+
+    _with_store(config_file, read)
+
+
+@ledger.command("events")
+def export_events(
+    config_file: ConfigPath,
+    out: Annotated[Path | None, typer.Option(help="The file to write; none: stdout.")] = None,
+    since: Since = 0.0,
+    until: Since = FOREVER_S,
+) -> None:
+    """What clients told of answers: JSON lines that `decodeloop economics --events` reads.
+
+    An event's arm is what its client said, else the pool that answered its request, or most of its session's.
+    """
+
+    async def read(store: Store, settings: GovernanceSettings) -> None:
+        records = open_events(store)
+        await records.start()
+        lines = event_lines(await records.read(since, until), await store.rows(0.0, FOREVER_S))
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        print(text, end="") if out is None else out.write_text(text, encoding="utf-8")
 
     _with_store(config_file, read)
 

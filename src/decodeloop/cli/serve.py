@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from decodeloop import config
 from decodeloop.cli import flags
 from decodeloop.cli.classes import open_classifier
 from decodeloop.cli.costs import measured_costs
@@ -38,7 +39,7 @@ from decodeloop.gateway.server import bind
 from decodeloop.gateway.server import serve as serve_gateway
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.upstreams import Upstream
-from decodeloop.governance.settings import GovernanceSettings
+from decodeloop.governance.settings import CaptureSettings, GovernanceSettings
 from decodeloop.policy.routing import route
 
 EMBEDDED = "embedded"  # what pools call the engine in this process
@@ -105,7 +106,25 @@ def _governance(settings: ServeConfig, path: Path | None, environment: Environme
         changed = None if file is None else file.changed()
         return None if changed is None else changed.governance
 
-    return build_governance(settings.governance, clock=time.time, reload=reload)
+    redact = _redaction(settings.governance.captures)
+    return build_governance(settings.governance, clock=time.time, reload=reload, redact=redact)
+
+
+def _redaction(settings: CaptureSettings) -> Callable[[Any], Any] | None:
+    """Placeholders are numbered anew in every request: nobody keeps what was taken out.
+
+    Raises ConfigError for a pattern that is none.
+    """
+    if settings.directory is None:
+        return None
+    from decodeloop.evaluation.workloads.redaction import PATTERNS, Redactor
+
+    patterns = {**settings.patterns, **PATTERNS}
+    try:
+        Redactor(patterns)
+    except ValueError as error:
+        raise config.ConfigError(f"governance.captures: {error}") from None
+    return lambda value: Redactor(patterns).value(value)
 
 
 def _serve(settings: ServeConfig, environment: Environment, governance: Governance | None) -> None:

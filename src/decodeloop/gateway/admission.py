@@ -45,6 +45,7 @@ class Terms:
     named: Idempotency | None = None
     aliased: Aliased | None = None
     consent: bool = False  # its sender lets its content be kept, where that is granted
+    body: bytes = b""  # where its sender consents
 
 
 class Exhausted(Exception):

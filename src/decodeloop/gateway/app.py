@@ -20,6 +20,7 @@ from decodeloop.gateway.again import Memory
 from decodeloop.gateway.aliases import Aliases
 from decodeloop.gateway.answers import AnswerCache
 from decodeloop.gateway.batches.routes import open_batches
+from decodeloop.gateway.client_events import ClientEvents
 from decodeloop.gateway.errors import internal_error, shutting_down
 from decodeloop.gateway.exchange import ClientGone, Exchange
 from decodeloop.gateway.explain import Explain
@@ -92,7 +93,7 @@ def build_app(
         COMPLETIONS_PATH: complete,
     }
     if governance is not None:
-        repeats = Repeats(governance.clerk, governance.idempotency, authenticator, admission, settings.limits)
+        repeats = Repeats(governance.clerk, governance.settings.idempotency, authenticator, admission, settings.limits)
         posted = {path: repeats.before(handler) for path, handler in posted.items()}
     routes = [
         *(_route("POST", path, handler) for path, handler in posted.items()),
@@ -107,6 +108,11 @@ def build_app(
         _route("GET", "/openapi.json", OpenApi()),
         _route("GET", "/", pages.welcome),
     ]
+    if governance is not None:
+        events = ClientEvents(
+            governance.events, governance.settings.events, authenticator, settings.limits, governance.clock
+        )
+        routes.append(_route("POST", "/v1/events", events))
     parts: list[Part] = [fleet] if governance is None else [governance, fleet]
     if settings.batches.directory is not None:
         runner, batches = open_batches(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from decodeloop.gateway.admission import Terms
+from decodeloop.gateway.captures import Captured
 from decodeloop.gateway.claims import Claim
 from decodeloop.gateway.standing import rate_headers, refusal_of
 from decodeloop.gateway.store import Books, Idempotency, Opening, Recalled, Reserved, StoreUnavailable
@@ -32,6 +33,12 @@ class AuditLog(Protocol):
         ...
 
 
+class CaptureLog(Protocol):
+    def write(self, value: Captured) -> None:
+        """Queue a request; never waits."""
+        ...
+
+
 class GovernedClerk:
     """Implements admission's Clerk. clock: Unix seconds. directory: as it stands now."""
 
@@ -42,9 +49,11 @@ class GovernedClerk:
         books: Books,
         audit: AuditLog | None,
         clock: Callable[[], float],
+        *,
+        captures: CaptureLog | None = None,
     ) -> None:
         self._settings, self._directory, self._books = settings, directory, books
-        self._audit, self.now_s = audit, clock
+        self._audit, self._captures, self.now_s = audit, captures, clock
         self._open: dict[str, GovernedTicket] = {}
         self._marker: asyncio.Task[None] | None = None
         self.unrecorded = 0  # requests without limits that ran while the books could not be written
@@ -76,7 +85,7 @@ class GovernedClerk:
         reserved = await self._reserved(opening, limits)
         headers = rate_headers(limits, holds, reserved.used, now_s)
         ticket = GovernedTicket(self, claim, ruling, Standing(row, bound, holds), headers=headers, terms=terms)
-        if self._audit is not None and ruling.capture_content and terms.consent:
+        if ruling.capture_content and terms.consent:
             ticket.tally.captured = {}
         self._open[claim.id] = ticket
         return ticket
@@ -159,6 +168,8 @@ class GovernedClerk:
     def settle(self, ticket: GovernedTicket, row: LedgerRow) -> None:
         self._open.pop(ticket.id, None)
         self._books.settle(row)
+        if self._captures is not None and ticket.tally.captured is not None and row.outcome is Outcome.COMPLETED:
+            self._captures.write(Captured(row, ticket.terms.body, ticket.answers()))
         overrides = ",".join(denial.capability for denial in ticket.ruling.denials)
         reason = f"without {overrides}" if overrides else ""
         aliased = ticket.terms.aliased

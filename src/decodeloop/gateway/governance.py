@@ -12,6 +12,7 @@ from typing import Protocol
 
 from decodeloop.gateway.admin import AdminApi, Office
 from decodeloop.gateway.admin_server import AdminServer
+from decodeloop.gateway.captures import Redact, captures_file
 from decodeloop.gateway.cedar import CedarPolicies
 from decodeloop.gateway.clerk import GovernedClerk
 from decodeloop.gateway.identity import Authenticator, KeyRing, OpenDoor, TrustedProxy
@@ -19,10 +20,12 @@ from decodeloop.gateway.jwt import JwtVerifier
 from decodeloop.gateway.registrar import Registrar, Reload
 from decodeloop.gateway.store import Books, Records
 from decodeloop.gateway.store.audit_file import AuditFile
+from decodeloop.gateway.store.events import EventRecords, open_events
+from decodeloop.gateway.store.lines_file import LinesFile
 from decodeloop.gateway.store.opening import open_store
 from decodeloop.governance.audit import plain_seal, sealed
 from decodeloop.governance.capability import PolicyLanguage
-from decodeloop.governance.settings import AuditSettings, GovernanceSettings, IdempotencySettings
+from decodeloop.governance.settings import AuditSettings, GovernanceSettings
 
 __all__ = ["Governance", "Store", "audit_file", "build_governance", "language_of"]
 
@@ -41,15 +44,22 @@ class Governance:
     authenticator: Authenticator
     audit: AuditFile | None
     admin: AdminServer | None
-    idempotency: IdempotencySettings = IdempotencySettings()
+    settings: GovernanceSettings
+    captures: LinesFile | None
+    events: EventRecords
+    clock: Callable[[], float]
 
     async def start(self) -> None:
         async with AsyncExitStack() as undo:
             if self.audit is not None:
                 self.audit.start()
                 undo.callback(self.audit.close)
+            if self.captures is not None:
+                self.captures.start()
+                undo.callback(self.captures.close)
             await self.store.start()
             undo.push_async_callback(self.store.close)
+            await self.events.start()
             await self.registrar.start()
             undo.push_async_callback(self.registrar.close)
             await self.clerk.start()
@@ -64,14 +74,20 @@ class Governance:
         await self.clerk.close()
         await self.registrar.close()
         await self.store.close()
-        if self.audit is not None:
-            await asyncio.to_thread(self.audit.close)
+        for file in (self.captures, self.audit):
+            if file is not None:
+                await asyncio.to_thread(file.close)
 
 
 def build_governance(
-    settings: GovernanceSettings, *, clock: Callable[[], float], reload: Reload = lambda: None
+    settings: GovernanceSettings,
+    *,
+    clock: Callable[[], float],
+    reload: Reload = lambda: None,
+    redact: Redact | None = None,
 ) -> Governance:
-    """Nothing is opened yet. clock: Unix seconds. reload: what the configuration says, when it has changed.
+    """Nothing is opened yet. clock: Unix seconds. reload: what the configuration says, when it has changed. redact: for
+    what is captured.
 
     Raises ValueError for settings that can't be used, ImportError for a package that they need.
     """
@@ -79,13 +95,16 @@ def build_governance(
     store = open_store(settings, instance=instance, clock=clock)
     registrar = Registrar(settings, store, language_of, reload)
     audit = audit_file(settings.audit, instance)
-    clerk = GovernedClerk(settings, registrar.directory, store, audit, clock)
+    captures = captures_file(settings.captures, instance, redact)
+    clerk = GovernedClerk(settings, registrar.directory, store, audit, clock, captures=captures)
     admin = None
     if settings.admin.tokens:
         api = AdminApi(settings, Office(store, registrar, clerk, audit, clock))
         admin = AdminServer(api, settings.admin)
     authenticator = _authenticator(settings, registrar, clock)
-    return Governance(store, registrar, clerk, authenticator, audit, admin, settings.idempotency)
+    return Governance(
+        store, registrar, clerk, authenticator, audit, admin, settings, captures, open_events(store), clock
+    )
 
 
 def language_of(text: str) -> PolicyLanguage | None:

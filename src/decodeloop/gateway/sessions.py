@@ -32,6 +32,7 @@ def terms_of(exchange: Exchange, raw: bytes) -> Terms:
         named=exchange.named,
         aliased=exchange.aliased,
         consent=consent is not None,
+        body=b"" if consent is None else raw,
     )
 
 

@@ -129,8 +129,11 @@ class GovernedTicket:
         """What was asked and answered, for the audit; None: not to be kept."""
         if self.tally.captured is None:
             return None
-        answers = ["".join(texts) for _, texts in sorted(self.tally.captured.items())]
-        return {"prompts": list(self.claim.prompts), "answers": answers}
+        return {"prompts": list(self.claim.prompts), "answers": self.answers()}
+
+    def answers(self) -> list[str]:
+        """By choice, where they are captured and came as text."""
+        return ["".join(texts) for _, texts in sorted((self.tally.captured or {}).items())]
 
     def used(self, outcome: Outcome) -> Usage:
         return self.tally.usage(outcome, len(self.claim.prompts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from decodeloop.governance.capability import Grant
@@ -15,6 +16,8 @@ from decodeloop.types import Identity
 __all__ = [
     "AdminSettings",
     "AuditSettings",
+    "CaptureSettings",
+    "EventSettings",
     "GovernanceSettings",
     "IdempotencySettings",
     "JwtSettings",
@@ -162,6 +165,37 @@ class IdempotencySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """directory: where requests are written down whose sender consents and whose grant says capture_content; null: none
+    are. redact: without what has the form of personal data. patterns: further ones, kind -> regular expression.
+    max_files: the newest of all in the directory."""
+
+    directory: str | None = None
+    redact: bool = True
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    max_file_mb: int = 64
+    max_files: int = 16
+
+    def __post_init__(self) -> None:
+        if min(self.max_file_mb, self.max_files) < 1:
+            raise ValueError("max_file_mb and max_files must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class EventSettings:
+    """What clients tell of answers. per_minute: of one identity, to one gateway. max_events: kept, the newest.
+    most_days: that an event may lie back when it is told."""
+
+    per_minute: int = 600
+    max_events: int = 1_000_000
+    most_days: float = 7.0
+
+    def __post_init__(self) -> None:
+        if min(self.per_minute, self.max_events, self.most_days) <= 0:
+            raise ValueError("per_minute, max_events and most_days must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
 class GovernanceSettings:
     """store: "" (nothing is governed or recorded), sqlite:PATH or postgresql://... (with redis://... in counters)."""
 
@@ -184,6 +218,8 @@ class GovernanceSettings:
     lease_s: float = 15.0  # a gateway not heard of for so long is dead
     full_sync: bool = False  # SQLite: survive a loss of power, for a disk write a commit
     idempotency: IdempotencySettings = IdempotencySettings()
+    captures: CaptureSettings = field(default_factory=CaptureSettings)
+    events: EventSettings = EventSettings()
     audit: AuditSettings = AuditSettings()
     admin: AdminSettings = AdminSettings()
 

@@ -48,6 +48,10 @@ class Redactor:
             text = pattern.sub(lambda found, kind=kind: self._placeholder(kind, found[0]), text)  # type: ignore[misc]
         return text
 
+    def value(self, value: Any) -> Any:
+        """A JSON value with every text in it cleaned."""
+        return self._any(value)
+
     def workload(self, workload: Workload) -> Workload:
         """Every text of every request, tools and schemas included; sessions become numbers."""
         return replace(workload, requests=tuple(self._request(request) for request in workload.requests))

@@ -88,7 +88,7 @@ class PostgresJournal:
         self, openings: Sequence[tuple[str, str, Opening]], now_s: float
     ) -> list[Stale | Reserved | None]:
         """Record reservations made by (copy, instance, opening) ("": in none, it holds nothing); None: it stands."""
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             current = str(await db.fetchval("SELECT generation FROM fence FOR SHARE"))
             names = sorted({instance for _, instance, _ in openings})
             found = await db.fetch("SELECT id FROM instances WHERE id = ANY($1) FOR SHARE", names)
@@ -113,7 +113,7 @@ class PostgresJournal:
 
     async def extend(self, generation: str, reservation: Reservation, holds: Sequence[Hold]) -> bool:
         """False: it isn't open any more, or was extended in a copy that is no more."""
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             if str(await db.fetchval("SELECT generation FROM fence FOR SHARE")) != generation:
                 return False
             old = await db.fetchval("SELECT body FROM reservations WHERE id = $1 FOR UPDATE", reservation.id)
@@ -126,15 +126,15 @@ class PostgresJournal:
             return True
 
     async def recall(self, named: Idempotency, now_s: float) -> Recalled:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             return await recall(db, named, now_s)
 
     async def keep(self, named: Idempotency, request_id: str, answer: bytes, now_s: float) -> None:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             await keep(db, named, request_id, answer, now_s, room=self._idempotency.max_mb << 20)
 
     async def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             told = dict(usages)
             found = await db.fetch(
                 "SELECT id, body FROM reservations WHERE id = ANY($1) ORDER BY id FOR UPDATE", list(told)
@@ -144,7 +144,7 @@ class PostgresJournal:
 
     async def settle(self, rows: Sequence[LedgerRow]) -> list[Settled]:
         """Close reservations, all or none; see Books.settle."""
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             deleted = await db.fetch(
                 "DELETE FROM reservations WHERE id = ANY($1) RETURNING id, holds", [row.request_id for row in rows]
             )
@@ -175,7 +175,7 @@ class PostgresJournal:
 
         known: it was renewed before. Raises GivenUp if it was ended since.
         """
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             renewed = await db.fetchval("UPDATE instances SET seen_s = $2 WHERE id = $1 RETURNING 1", instance, now_s)
             if renewed is None and known:
                 raise GivenUp
@@ -192,14 +192,14 @@ class PostgresJournal:
         return [estimated(read_reservation(body), now_s) for (body,) in orphans], [id for (id,) in dead]
 
     async def forget_instance(self, instance: str) -> None:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             await db.execute("DELETE FROM instances WHERE id = $1", instance)
 
     @asynccontextmanager
     async def fenced(self) -> AsyncIterator[tuple[str, str, Snapshot]]:
         """The generation before, a new one, and what is settled and open in it. Until this ends nothing is newly
         reserved; if it ends by an exception there is no new generation."""
-        async with self._asked(), self._pool.acquire(timeout=TIMEOUT_S) as reader, self._transaction() as db:
+        async with self._asked(), self._pool.acquire(timeout=TIMEOUT_S) as reader, self.transaction() as db:
             previous = str(await db.fetchval("SELECT generation FROM fence FOR UPDATE"))  # once none is reserving
             generation = uuid.uuid4().hex
             await db.execute("UPDATE fence SET generation = $1", generation)
@@ -213,37 +213,37 @@ class PostgresJournal:
             yield previous, generation, snapshot
 
     async def generation(self) -> str:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             return str(await db.fetchval("SELECT generation FROM fence"))
 
     async def charges(self, ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """What the holds of those that are settled were charged."""
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             found = await db.fetch("SELECT request_id, holds FROM ledger WHERE request_id = ANY($1) AND entry = 0", ids)
         return {id: tuple(hold.amount for hold in read_holds(holds)) for id, holds in found}
 
     async def rows(self, since_s: float, until_s: float) -> list[LedgerRow]:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             found = await db.fetch(
                 f"{SELECT} WHERE ended_s >= $1 AND ended_s < $2 ORDER BY ended_s, entry", since_s, until_s
             )
         return [from_values(tuple(each)) for each in found]
 
     async def open(self) -> list[tuple[Reservation, tuple[Hold, ...]]]:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             found = await db.fetch("SELECT body, holds FROM reservations ORDER BY id")
         return [(read_reservation(body), read_holds(holds)) for body, holds in found]
 
     async def revision(self) -> int:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             return int(await db.fetchval("SELECT value FROM revision"))
 
     async def read(self) -> list[Record]:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             return [Record(*each) for each in await db.fetch("SELECT kind, id, body FROM records ORDER BY kind, id")]
 
     async def put(self, record: Record) -> None:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             await db.execute(
                 """INSERT INTO records VALUES ($1, $2, $3)
                    ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body""",
@@ -254,13 +254,13 @@ class PostgresJournal:
             await db.execute("UPDATE revision SET value = value + 1")
 
     async def remove(self, kind: str, id: str) -> bool:
-        async with self._transaction() as db:
+        async with self.transaction() as db:
             gone = await db.fetchval("DELETE FROM records WHERE kind = $1 AND id = $2 RETURNING 1", kind, id)
             await db.execute("UPDATE revision SET value = value + 1")
             return gone is not None
 
     @asynccontextmanager
-    async def _transaction(self, isolation: str = "read_committed") -> AsyncIterator[Any]:
+    async def transaction(self, isolation: str = "read_committed") -> AsyncIterator[Any]:
         if self._pool is None:
             raise StoreUnavailable("PostgreSQL: not open")
         async with (

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS = 10
-RETRY_S = 0.25
-READ_S = 2.0
+RETRY_S, READ_S = 0.25, 2.0
 TOGETHER = 200  # settlements in a transaction
 
 
@@ -89,9 +88,8 @@ class SharedBooks:
             used: tuple[int, ...] = ()
             if opening.holds:
                 try:
-                    generation, place, used = await self._counted(
-                        partial(self._counters.reserve, id, instance, opening.holds)
-                    )
+                    reserve = partial(self._counters.reserve, id, instance, opening.holds)
+                    generation, place, used = await self._counted(reserve)
                 except StoreUnavailable:
                     self._owe(id, ())  # it may have been counted all the same
                     raise
@@ -118,9 +116,8 @@ class SharedBooks:
         if not holds:
             extended = await self._journal.extend("", reservation, holds)
             return Reserved(refusal=None if extended else Refusal.LIMIT)
-        generation, place, used = await self._counted(
-            lambda: self._counters.reserve(reservation.id, self._instance, holds)
-        )
+        reserve = partial(self._counters.reserve, reservation.id, self._instance, holds)
+        generation, place, used = await self._counted(reserve)
         if place >= 0:
             return Reserved(used, Refusal.LIMIT, place)
         if not await self._journal.extend(generation, reservation, holds):
@@ -155,18 +152,18 @@ class SharedBooks:
         await self._idle.wait()
 
     async def rows(self, since_s: float, until_s: float) -> Sequence[LedgerRow]:
-        await self._settled()
+        await self.settled()
         return await self._journal.rows(since_s, until_s)
 
     async def open(self) -> Sequence[tuple[Reservation, tuple[Hold, ...]]]:
-        await self._settled()
+        await self.settled()
         return await self._journal.open()
 
     async def used(self, counters: Sequence[tuple[str, int]]) -> tuple[int, ...]:
         return await self._counted(lambda: self._counters.used(counters))
 
     async def rebuild(self) -> None:
-        """Compute all counters anew from the settled charges and the open reservations."""
+        """Compute all counters anew."""
         async with self._copying, self._journal.fenced() as (_, generation, snapshot):
             await self._counters.load(generation, snapshot.settled, snapshot.open)
 
@@ -182,7 +179,11 @@ class SharedBooks:
     async def remove(self, kind: str, id: str) -> bool:
         return await self._journal.remove(kind, id)
 
-    async def _settled(self) -> None:
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """For somebody who keeps something else in the database."""
+        return self._journal.transaction()
+
+    async def settled(self) -> None:
         """Until what was queued is entered, or for as long as a reader may wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(READ_S):
@@ -192,7 +193,7 @@ class SharedBooks:
         """Whether there were settlements of ours that a refusal should not come before, and they are done now."""
         if self._idle.is_set():
             return False
-        await self._settled()
+        await self.settled()
         return self._idle.is_set()
 
     async def _record(self, openings: Sequence[tuple[str, str, Opening]]) -> Sequence[Stale | Reserved | None]:
@@ -291,9 +292,9 @@ class SharedBooks:
             log.warning("%d requests of gateways that died are charged by estimate", len(estimates))
         for row in estimates:
             self.settle(row)
-        told = {row.request_id for row in estimates}
+        estimated = {row.request_id for row in estimates}
         for instance in dead:
-            held = [id for id in await self._counters.held_by(instance) if id not in told]
+            held = [id for id in await self._counters.held_by(instance) if id not in estimated]
             charges = await self._journal.charges(held)
             for id in held:
                 settle = partial(self._counters.settle, id, charges.get(id, ()), instance)

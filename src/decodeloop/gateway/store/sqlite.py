@@ -133,6 +133,10 @@ class SqliteBooks:
     async def remove(self, kind: str, id: str) -> bool:
         return await self._do(lambda connection: steps.remove_record(connection, kind, id))
 
+    async def do(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """A step of somebody who keeps something else in the file."""
+        return await self._do(step)
+
     async def _do(self, step: Callable[[sqlite3.Connection], T]) -> T:
         if not self._thread.is_alive():
             raise StoreUnavailable("the books are closed")
