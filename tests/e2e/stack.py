@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from openai import OpenAI
@@ -13,6 +14,7 @@ from openai import OpenAI
 from decodeloop.engine.build import EmbeddedEngine, build_engine
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.recorder import StepRecorder
+from decodeloop.engine.regime import read_regime
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.engine.upstream import EmbeddedUpstream
 from decodeloop.gateway.app import build_app
@@ -50,7 +52,9 @@ def stack(
     **settings: Any,
 ) -> Iterator[Stack]:
     gateway = gateway or GatewaySettings()
-    engine = build_engine(checkpoint, EngineSettings(**settings), clock=time.monotonic, name="model", recorder=recorder)
-    app = build_app(gateway, {"embedded": EmbeddedUpstream(engine, created=1)})
+    own = EngineSettings(**settings)
+    engine = build_engine(checkpoint, own, clock=time.monotonic, name="model", recorder=recorder)
+    upstream = EmbeddedUpstream(engine, created=1, regime=partial(read_regime, engine, own))
+    app = build_app(gateway, {"embedded": upstream})
     with listening(app, gateway) as (_, port):
         yield Stack(f"http://127.0.0.1:{port}", engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -56,6 +57,18 @@ def test_a_bench_measures_and_leaves_results_and_cards(run):
     assert "decodeloop" in (cards["ngram:3"].system.engine or "")
     assert code in (0, 3), printed  # a crowded machine may make the client late, and is told so
     assert told["valid"] == (code == 0)
+
+
+def test_what_our_server_tells_of_itself_is_on_the_card(run, served):
+    """Its regime: nobody has to type which weights were measured."""
+    out, _, _ = run
+    card = read(out / "ngram-3.card.json")
+    told = httpx.get(f"{served.url}/v1/policy").json()["data"][0]["policy"]["regime"]
+    assert card.system.engine_version == told["version"]
+    assert card.models.target.sha256 == told["model_hash"] == served.engine.checkpoint.sha256
+    assert card.models.target.precision == told["weight_format"]
+    assert card.models.target.template_sha256 == told["template_hash"]
+    assert card.speculation.acceptance_rule == told["verifier"]
 
 
 def test_the_same_command_goes_on_and_another_plan_is_refused(run, served):

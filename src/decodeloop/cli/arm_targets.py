@@ -80,7 +80,9 @@ async def open_arms(
             spoken = dialect(str(arm.settings["dialect"])) if "dialect" in arm.settings else None
             reached = await connect(arm, key=keys.get(arm.label), spoken=spoken)
             stack.callback(reached.close)
-            target, known = reached, replace(arm, model=reached.model, engine=arm.engine or reached.dialect.name)
+            told = {**await reached.described(), **arm.settings}
+            target = reached
+            known = replace(arm, model=reached.model, engine=arm.engine or reached.dialect.name, settings=told)
         opened.targets[arm.label] = target
         opened.arms.append(replace(known, reset=await target.reset()))
     return opened

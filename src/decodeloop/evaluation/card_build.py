@@ -169,10 +169,12 @@ def system(arm: Arm, facts: Mapping[str, Any], *, cold: bool) -> SystemPart:
 
 
 def models(arm: Arm) -> ModelsPart:
-    """settings.target, settings.drafter: objects with what is known of the two, if anything is."""
+    """settings.target, settings.draft_model_facts: objects with what is known of the two, if anything is; else the
+    format that was asked for."""
     target, drafter = arm.settings.get("target") or {}, arm.settings.get("draft_model_facts")
     return ModelsPart(
-        target=Model(**{"name": arm.model or None, **target}), drafter=Model(**drafter) if drafter else None
+        target=Model(**{"name": arm.model or None, "precision": arm.settings.get("dtype"), **target}),
+        drafter=Model(**drafter) if drafter else None,
     )
 
 

@@ -21,12 +21,13 @@ class Dialect:
     declares_class: bool = False
 
 
+OWN = "decodeloop"
 COUNTED = {"include_usage": True, "continuous_usage_stats": True}
 OPENAI = Dialect(name="openai")
 DIALECTS = (
     Dialect(
-        name="decodeloop",
-        owned_by="decodeloop",
+        name=OWN,
+        owned_by=OWN,
         fields={"return_token_ids": True},
         stream_options=COUNTED,
         declares_class=True,

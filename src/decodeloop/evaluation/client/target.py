@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import orjson
 
 from decodeloop.evaluation.client.answer import Answer, CutOff, read_answer, refusal
-from decodeloop.evaluation.client.dialects import Dialect, recognised
+from decodeloop.evaluation.client.dialects import OWN, Dialect, recognised
 from decodeloop.evaluation.client.http import Address, Client, Interrupted, Lost, clock
+from decodeloop.evaluation.client.regime import read_regime, read_version, settings_of
 from decodeloop.evaluation.plan import Arm
 from decodeloop.evaluation.workloads.workload import WorkRequest
 
@@ -75,6 +76,12 @@ class HttpTarget:
             return "none"
         reply = await self._client.send("POST", self.dialect.reset)
         return f"POST {self.dialect.reset}" if reply.status == 200 else "none"
+
+    async def described(self) -> Mapping[str, Any]:
+        """What it tells of itself, as an arm's settings."""
+        version = await read_version(self._client)
+        regime = await read_regime(self._client, self.model) if self.dialect.name == OWN else None
+        return {**({"engine_version": version} if version else {}), **settings_of(regime or {})}
 
     async def counters(self) -> Mapping[str, float]:
         try:

@@ -12,6 +12,7 @@ import orjson
 
 from decodeloop.evaluation.client.dialects import recognised
 from decodeloop.evaluation.client.http import Address, Client, Lost, Reply
+from decodeloop.evaluation.client.regime import read_regime, read_version
 from decodeloop.evaluation.lossless.answers import Answer, Arm, Ask, Token
 from decodeloop.evaluation.lossless.outcome import Level
 
@@ -21,7 +22,6 @@ TELLS_IDS = ("decodeloop", "vllm")
 ACCEPTED = re.compile(
     r"^(?:vllm:spec_decode_num_accepted_tokens(?:_total)?|sglang:spec_accept\w*)\b.*? ([\d.e+]+)$", re.M
 )
-REGIME_TRIES, REGIME_WAIT_S = 120, 0.5
 PROBE = {"role": "user", "content": "Tell me something that I have not heard before."}
 
 
@@ -134,9 +134,9 @@ class Endpoint:
         if not names or (model is not None and model not in names):
             raise ValueError(f"{self.address.url} serves {', '.join(names) or 'nothing'}, not {model or 'a model'}")
         facts = Facts(engine=recognised(models).name, model=model or names[0])
-        facts = replace(facts, steers=facts.engine == "decodeloop", version=await self._field("/version", "version"))
+        facts = replace(facts, steers=facts.engine == "decodeloop", version=await read_version(self._client))
         if facts.steers:
-            facts = replace(facts, regime=await self._regime(facts.model))
+            facts = replace(facts, regime=await read_regime(self._client, facts.model))
         configuration = await self._get("/server_info?config_format=text")
         if configuration.status == 200:
             facts = replace(facts, configuration=configuration.body.decode("utf-8", "replace")[:100_000])
@@ -163,27 +163,6 @@ class Endpoint:
                 continue
             return replace(shape, seeded=first.tokens == again.tokens != other.tokens)
         raise problem or ValueError(f"{self.address.url} answers nothing")
-
-    async def _regime(self, model: str) -> Mapping[str, Any] | None:
-        """Of the only upstream that serves the model; two may be in different regimes. Waits while it is being read."""
-        for _ in range(REGIME_TRIES):
-            views = [view for view in (await self._json("/v1/policy")).get("data", ()) if model in view["models"]]
-            told = views[0]["policy"] if len(views) == 1 else {}
-            if told.get("regime") is not None or "regime" not in told:
-                return told.get("regime")
-            await asyncio.sleep(REGIME_WAIT_S)
-        return None
-
-    async def _json(self, path: str) -> Mapping[str, Any]:
-        reply = await self._get(path)
-        try:
-            found = orjson.loads(reply.body) if reply.status == 200 else {}
-        except ValueError:
-            return {}
-        return found if isinstance(found, Mapping) else {}
-
-    async def _field(self, path: str, name: str) -> str:
-        return str((await self._json(path)).get(name, ""))
 
 
 @dataclass(frozen=True, slots=True)
