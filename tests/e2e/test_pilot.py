@@ -5,10 +5,11 @@ import re
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from decodeloop.cli import arm_targets, pilot_bound, pilot_facts
 from decodeloop.cli import pilot as command
-from decodeloop.cli.main import main
+from decodeloop.cli.main import app, main
 from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.evaluation import journal
 from decodeloop.policy.cost import CostSurface
@@ -150,7 +151,7 @@ def test_a_smaller_model_is_tried_beside_speculation_and_said_to_change_the_outp
         file.read_text().replace("./nothing-here.gguf", str(smaller.path)).replace(", if_present: true", "")
     )
     code, out, _ = run("--json")
-    assert code in (0, 1)
+    assert code in (0, 1, 3)
     assert "Not tried" not in out
     found = journal.load(folder / "p.pilot" / "run.jsonl")
     plain, _, small = found.plan.arms
@@ -173,7 +174,7 @@ def test_the_gap_to_the_bound_is_told_of_the_runs_own_answers(run, folder, monke
     learning = "policy: adaptive, drafters: [ngram, suffix], max_draft_len: 4"
     file.write_text(file.read_text().replace("policy: fixed, draft_len: 2", learning))
     code, _, err = run()
-    assert code in (0, 1), err
+    assert code in (0, 1, 3), err  # a crowded machine may make the client late
     bound = pilot_facts.read(folder / "p.pilot").bound
     assert bound.policy == "adaptive"
     assert bound.drafter in ("ngram", "suffix")
@@ -182,4 +183,10 @@ def test_the_gap_to_the_bound_is_told_of_the_runs_own_answers(run, folder, monke
     assert [(each.name, each.load) for each in bound.cells][-2:] == [("mixed", 1), ("mixed", 2)]
     assert all(each.gap.oracle >= 0.95 * each.gap.plain > 0.0 for each in bound.cells)
     run("--judge-only")
-    assert "The gap to the bound" in (folder / "p.pilot" / "report.md").read_text()
+    told = (folder / "p.pilot" / "report.md").read_text()
+    assert "The gap to the bound" in told
+    asked = ["report", str(folder / "p.pilot" / "run.jsonl"), "--price", "1", "--markdown", str(folder / "again.md")]
+    again = CliRunner().invoke(app, asked)
+    assert again.exit_code == (3 if code == 3 else 0), again.output
+    section = re.search(r"## The gap to the bound.*?\n## ", told, re.DOTALL)[0]
+    assert section in (folder / "again.md").read_text()

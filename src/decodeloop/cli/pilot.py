@@ -36,8 +36,8 @@ from decodeloop.evaluation.pilot_prediction import predictions
 from decodeloop.evaluation.pilot_verdict import judge
 from decodeloop.evaluation.plan import TurnKey
 from decodeloop.evaluation.report import Asked, Report, build
-from decodeloop.evaluation.report_bound import Bound, bound_section
-from decodeloop.evaluation.report_words import Answer, Section, Verdict, percent
+from decodeloop.evaluation.report_bound import Bound
+from decodeloop.evaluation.report_words import Answer, Verdict
 from decodeloop.evaluation.results import Results, Turn, key_of
 from decodeloop.evaluation.workloads.file import read_file
 from decodeloop.evaluation.workloads.workload import Workload
@@ -240,21 +240,10 @@ def _reported(asked: Pilot, path: Path, left_out: list[str]) -> tuple[Report, Ve
             power=facts.power,
             card=card_of(results, path, Judged(asked.candidate, float(asked.load.judged)), money),
             predicted=facts.predicted,
-            extra=_extra(facts),
+            extra=pilot_facts.sections(facts),
         )
     )
     return replace(report, title=asked.name), verdict
-
-
-def _extra(facts: Facts) -> tuple[Section, ...]:
-    bound = () if facts.bound is None else (bound_section(facts.bound),)
-    if not facts.steps_ms:
-        return bound
-    share = percent(facts.requests_ms / facts.steps_ms, 2)
-    lead = (
-        f"Of {facts.steps_ms / 1e3:.1f} s that the steps of undisturbed turns took, {share} is in the times of single "
-    )
-    return (*bound, Section(title="Whose time it was", lead=f"{lead}requests (goal: within 1 %)."))
 
 
 def _show(report: Report, verdict: Verdict, page: Path, text: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from decodeloop.evaluation.report_bound import Bound
+from decodeloop.evaluation.report_bound import Bound, bound_section
 from decodeloop.evaluation.report_tokens import Predicted
+from decodeloop.evaluation.report_words import Section, percent
 
 NAME = "facts.json"
 
@@ -47,3 +48,15 @@ def add(folder: Path, more: Facts) -> None:
         bound=more.bound or old.bound,
     )
     (folder / NAME).write_bytes(msgspec.json.encode(whole))
+
+
+def sections(facts: Facts) -> tuple[Section, ...]:
+    """Of a report."""
+    bound = () if facts.bound is None else (bound_section(facts.bound),)
+    if not facts.steps_ms:
+        return bound
+    share = percent(facts.requests_ms / facts.steps_ms, 2)
+    lead = (
+        f"Of {facts.steps_ms / 1e3:.1f} s that the steps of undisturbed turns took, {share} is in the times of single "
+    )
+    return (*bound, Section(title="Whose time it was", lead=f"{lead}requests (goal: within 1 %)."))

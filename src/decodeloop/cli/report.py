@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from decodeloop.cli import money as options
+from decodeloop.cli import pilot_facts
 from decodeloop.cli.opening import git_sha
 from decodeloop.cli.sections import show_json, show_validity
 from decodeloop.evaluation import card_build
@@ -39,10 +40,11 @@ def report(
     tpot_ms: options.TpotMs = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a RUN's report. Exit code 3: the run is invalid (the report says why)."""
+    """Write a RUN's report, with what a pilot kept beside it. Exit code 3: the run is invalid (the report says why)."""
     results = load(run)
     judged = options.judged(results, arm, level)
     money = options.money_of(context.params)
+    facts = pilot_facts.read(run.parent)
     asked = Asked(
         results=results,
         arm=judged.arm,
@@ -51,6 +53,8 @@ def report(
         slo=options.slo_of(ttft_ms, tpot_ms),
         power=options.power_said(money),
         card=card_of(results, run, judged, money),
+        predicted=facts.predicted,
+        extra=pilot_facts.sections(facts),
     )
     built = build(asked)
     page, text = html or run.with_suffix(".html"), markdown or run.with_suffix(".md")
