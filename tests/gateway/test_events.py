@@ -34,6 +34,21 @@ def test_every_single_cut():
     assert [event for place in range(len(TEXT)) for event in cutter.feed(TEXT[place : place + 1])] == whole
 
 
+@given(st.lists(st.text("a\n", max_size=6), max_size=6))
+def test_blank_lines_end_events_wherever_they_are(pieces):
+    cutter = EventCutter()
+    events = [event for piece in pieces for event in cutter.feed(piece.encode())]
+    assert [*events, cutter.rest] == _by_hand("".join(pieces).encode())
+
+
+def _by_hand(text: bytes) -> list[bytes]:
+    found, begin = [], 0
+    while (end := text.find(b"\n\n", begin)) >= 0:
+        found.append(text[begin : end + 2])
+        begin = end + 2
+    return [*found, text[begin:]]
+
+
 def test_the_data_of_an_event():
     assert event_data(b"data: x\n\n") == b"x"
     assert event_data(b"data:x\n\n") == b"x"

@@ -32,8 +32,16 @@ class EventCutter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that `data` completes, each with the blank line that ends it."""
-        if not self._rest and data.endswith(b"\n\n") and _END.search(data, 0, len(data) - 1) is None:
-            return [data]  # as it mostly is
+        if self._rest or b"\r" in data:
+            events = self._searched(data)
+        else:  # as it mostly is
+            *whole, self._rest = data.split(b"\n\n")
+            events = [data] if len(whole) == 1 and not self._rest else [event + b"\n\n" for event in whole]
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EventTooLarge
+        return events
+
+    def _searched(self, data: bytes) -> list[bytes]:
         searched = max(0, len(self._rest) - 3)
         held = self._rest + data
         events, begin = [], 0
@@ -41,8 +49,6 @@ class EventCutter:
             events.append(held[begin : end.end()])
             begin = end.end()
         self._rest = held[begin:]
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise EventTooLarge
         return events
 
     @property
