@@ -152,7 +152,7 @@ class Rig:
 
     def submit(self, prompt, *, seed=1, organization="local", n=1, **params) -> Heard:
         """Queue a request; its answer grows in what is returned as steps are taken."""
-        extra = {name: params.pop(name) for name in ("speculation", "priority", "deadline_ms") if name in params}
+        extra = {name: params.pop(name) for name in ("speculation", "priority", "deadline_ms", "slo") if name in params}
         request = Request(
             id=f"r{len(self.jobs)}",
             model="toy",

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodeloop.engine.proposals import REST_AFTER
+from decodeloop.engine.attention import HURRIED
 from decodeloop.engine.totals import Totals
 from decodeloop.speculation import DraftBlock, DrafterSetup
 from decodeloop.speculation.drafters.ngram import NgramDrafter
 from decodeloop.speculation.drafters.scripted import OracleDrafter, ScriptedDrafter, WrongDrafter
-from decodeloop.types import FinishReason, Reason, RequestRefused, Speculation, SpeculationMode
+from decodeloop.types import FinishReason, Reason, RequestRefused, Slo, Speculation, SpeculationMode
 from rig import VOCAB, Rig, plain_text
 
 PROMPT = [1, 2, 3, 4, 5, 1, 2, 3]
@@ -170,7 +170,7 @@ def test_free_drafters_are_shadow_scored_when_not_played():
     rig = Rig({"oracle": OracleDrafter([text]), "wrong": WrongDrafter([text], VOCAB)}, policy="off", shadow_len=5)
     rig.generate(PROMPT, max_tokens=20)
     scored = [row.shadow_match for row in rig.rows if not row.prefill_tokens]
-    assert all(match == {"oracle": 1, "wrong": 0} for match in scored[:REST_AFTER])
+    assert all(match == {"oracle": 1, "wrong": 0} for match in scored[:HURRIED])
 
 
 def test_a_deadline_ends_a_request_and_frees_it():
@@ -191,6 +191,30 @@ def test_a_full_queue_refuses():
     with pytest.raises(RequestRefused, match="queue is full") as refused:
         rig.submit(PROMPT)
     assert refused.value.status == 429
+
+
+def test_who_wants_a_first_token_sooner_goes_first_and_nobody_for_ever():
+    rig = Rig(max_sequences=1)
+    rig.submit(PROMPT, max_tokens=2)
+    rig.step()
+    wanted = {"patient": None, "later": 900.0, "soon": 100.0, "batch": 1.0}
+    heard = {}
+    for name, ttft_ms in wanted.items():
+        tier = {"priority": "batch"} if name == "batch" else {}
+        heard[name] = rig.submit(PROMPT, max_tokens=1, slo=Slo(ttft_ms=ttft_ms), **tier)
+    ended = []
+    while len(ended) < len(heard):
+        rig.step()
+        ended += [name for name, each in heard.items() if each.ended and name not in ended]
+    assert ended == ["soon", "later", "patient", "batch"]
+    rig.submit(PROMPT, max_tokens=2)
+    rig.step()
+    patient = rig.submit(PROMPT, max_tokens=1)
+    rig.now_s += 6.0
+    eager = rig.submit(PROMPT, max_tokens=1, slo=Slo(ttft_ms=1.0))
+    while not patient.ended:
+        rig.step()
+    assert not eager.ended, "who has waited its time isn't overtaken any more"
 
 
 def test_the_batch_tier_yields():

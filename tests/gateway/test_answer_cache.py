@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -10,12 +11,35 @@ from asgi import CHAT, COMPLETIONS, JSON_HEADERS, call, chat, completion
 from decodeloop.gateway.answers import AnswerCache
 from decodeloop.gateway.app import build_app
 from decodeloop.gateway.settings import AnswerCacheSettings, GatewaySettings
+from decodeloop.governance.capability import Place
 from decodeloop.types import Chunk, FinishReason, RequestRefused, Usage
 from elsewhere import DONE, END, USAGE_EVENT, Elsewhere, answers, event, gateway_before, piece, streams
 from scripted import ScriptedUpstream, finish, says
 
 USE = {**JSON_HEADERS, "x-decodeloop-cache": "use"}
 SETTINGS = AnswerCacheSettings(max_mb=1)
+
+
+def id_of(response) -> bytes:
+    return re.search(rb'"id":"(\S+?)"', response.body)[1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "stream", "said"),
+    [
+        ((b'{"id": "a", "x": {"id": "b"}}',), False, (b'{"id": "new", "x": {"id": "b"}}',)),
+        ((b'{"choices":[{"id":"call"}],"id":"a"}',), False, (b'{"choices":[{"id":"call"}],"id":"new"}',)),
+        ((b'data: {"id":"a"}\n\ndata: {"id":"a","t":"\\"id\\":\\"a\\""}\n\n', b"data: [DONE]\n\n"), True, None),
+        ((b'{"object":"nameless"}',), False, (b'{"object":"nameless"}',)),
+        ((b"no json",), False, (b"no json",)),
+    ],
+)
+def test_only_the_answers_own_id_is_another(parts, stream, said):
+    cache = AnswerCache(SETTINGS, lambda: 0.0)
+    cache.put(b"k", parts, Usage(), Place(), is_stream=stream)
+    if said is None:
+        said = (b'data: {"id":"new"}\n\ndata: {"id":"new","t":"\\"id\\":\\"a\\""}\n\n', b"data: [DONE]\n\n")
+    assert cache.get(b"k").said_as("new") == said
 
 
 def app_with(upstream: ScriptedUpstream, cache: AnswerCacheSettings = SETTINGS):
@@ -31,7 +55,8 @@ def test_the_same_again_is_the_same_bytes(stream, sure):
         body = chat(stream=stream, **sure)
         first = await call(app, "POST", CHAT, body, USE)
         again = await call(app, "POST", CHAT, {**body, "user": "someone else"}, USE)
-        assert first.body == again.body
+        assert first.body.replace(id_of(first), id_of(again)) == again.body
+        assert id_of(first) != id_of(again)
         assert [each.headers["x-decodeloop-cache"] for each in (first, again)] == ["miss", "hit"]
         assert first.headers["content-type"] == again.headers["content-type"]
         assert len(upstream.requests) == 1
@@ -106,8 +131,9 @@ def test_answers_from_elsewhere_too():
             bodies = [(await call(app, "POST", CHAT, chat(seed=1), USE)).body for _ in range(2)]
             server.play = streams(event(piece("a")), END, USAGE_EVENT, DONE)
             bodies += [(await call(app, "POST", CHAT, chat(seed=1, stream=True), USE)).body for _ in range(2)]
-            assert bodies[0] == bodies[1]
-            assert bodies[2] == bodies[3]
+            for first, again in (bodies[:2], bodies[2:]):
+                assert first != again, "it has an id of its own"
+                assert re.sub(rb'"id": ?"c"', b"", first) == re.sub(rb'"id": ?"chatcmpl-\w+"', b"", again)
             assert len(server.bodies) == 2
 
     asyncio.run(run())
@@ -124,13 +150,13 @@ def test_it_is_bounded_and_forgets():
     cache = AnswerCache(AnswerCacheSettings(max_mb=1, ttl_s=10.0), lambda: now[0])
     keys = [bytes([place]) for place in range(20)]
     for key in keys:
-        cache.put(key, (b"x" * 90_000,), Usage(), "r", is_stream=False)
+        cache.put(key, (b"x" * 90_000,), Usage(), Place(), is_stream=False)
         assert cache.bytes <= 1 << 20
         if cache.get(keys[0]) is None:
             break
     assert cache.get(keys[0]) is not None, "used, so kept"
     assert cache.get(keys[1]) is None
-    cache.put(b"big", (b"x" * 200_000,), Usage(), "r", is_stream=False)
+    cache.put(b"big", (b"x" * 200_000,), Usage(), Place(), is_stream=False)
     assert cache.get(b"big") is None
     now[0] = 11.0
     assert all(cache.get(key) is None for key in keys)

@@ -12,7 +12,9 @@ import pytest
 from asgi import CHAT, Response, call, chat, connect, lifespan
 from decodeloop.gateway.app import Gateway, build_app
 from decodeloop.gateway.batches import BatchSettings
+from decodeloop.gateway.semconv import span_attributes
 from decodeloop.gateway.settings import GatewaySettings
+from decodeloop.gateway.telemetry import Finished
 from decodeloop.types import Request, RequestRefused
 from scripted import FOREVER, ScriptedUpstream, says
 
@@ -254,5 +256,31 @@ def test_without_a_directory_there_are_none():
     async def run() -> None:
         app = build_app(GatewaySettings(), {"own": ScriptedUpstream(says("x"))})
         assert (await call(app, "GET", "/v1/batches")).status == 404
+
+    asyncio.run(run())
+
+
+def test_observers_and_metrics_are_told_of_lines_too(tmp_path):
+    class Listener:
+        def __init__(self) -> None:
+            self.heard: list[Finished] = []
+
+        def finished(self, request: Finished) -> None:
+            self.heard.append(request)
+
+    async def run() -> None:
+        ear = Listener()
+        settings = GatewaySettings(batches=BatchSettings(directory=str(tmp_path)))
+        app = build_app(settings, {"own": ScriptedUpstream(says("yes", "no"))}, observer=ear)
+        async with lifespan(app):
+            id = await begin(app, [line("a", decodeloop={"class": "sql"}), line("b", temperature=99)])
+            await until(app, id, "completed")
+            page = (await call(app, "GET", "/metrics")).body
+        assert {each.batch for each in ear.heard} == {id}
+        good, bad = sorted(ear.heard, key=lambda each: each.status)
+        assert (good.status, good.error, good.usage is not None) == (200, None, True)
+        assert (bad.status, bad.error is not None) == (400, True)
+        assert span_attributes(good)["decodeloop.batch"] == id
+        assert b'decodeloop_class_requests_total{class="sql",pool="default"} 1.0' in page
 
     asyncio.run(run())

@@ -192,3 +192,50 @@ def test_gauges_of_a_metrics_page():
     load = read_gauges(page.encode(), DIALECTS["vllm"].gauges)
     assert (load.running, load.waiting, load.kv_free_fraction) == (7, 2, 0.25)
     assert read_gauges(b"", DIALECTS["vllm"].gauges).running == 0
+
+
+def test_pools_whose_first_tokens_came_late_are_left_out_where_another_did_not():
+    now = [100.0]
+    fleet = Fleet(
+        {name: ScriptedUpstream(says("a")) for name in ("slow", "fast")},
+        {name: PoolSettings(upstreams=(name,)) for name in ("slow", "fast")},
+        clock=lambda: now[0],
+    )
+    slow, fast = fleet.members["slow"], fleet.members["fast"]
+
+    def way(ttft_ms: float | None) -> tuple[str, str]:
+        route = fleet.route(
+            Asked(model="tiny", route=RouteRequest(request_class=RequestClass.GENERAL_CHAT), ttft_ms=ttft_ms)
+        )
+        return route.pool, route.reason.value
+
+    assert way(50) == ("slow", "no_gain"), "nothing is known of either"
+    slow.heard(0.4, now[0])
+    slow.heard(None, now[0])
+    assert way(50) == ("fast", "slo")
+    assert way(500) == ("slow", "no_gain")
+    assert way(None) == ("slow", "no_gain")
+    fast.heard(0.3, now[0])
+    assert way(50) == ("slow", "no_gain"), "none was in time: all are asked"
+    for _ in range(20):
+        slow.heard(0.01, now[0])
+    assert way(50) == ("slow", "slo")
+    now[0] += 11.0
+    assert way(50) == ("slow", "no_gain"), "what was long ago says nothing"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_objective_finds_the_pool_that_begins_in_time(stream):
+    def late(request):
+        return [0.05, *says("a")(request)]
+
+    async def run():
+        settings = GatewaySettings(pools={name: PoolSettings(upstreams=(name,)) for name in ("late", "soon")})
+        app = build_app(settings, {"late": ScriptedUpstream(late), "soon": ScriptedUpstream(says("a"))})
+        headers = {"content-type": "application/json", "x-slo-ttft-ms": "20"}
+        pools = [
+            (await call(app, "POST", CHAT, chat(stream=stream), headers)).headers["x-decodeloop-pool"] for _ in range(3)
+        ]
+        assert pools == ["late", "soon", "soon"]
+
+    asyncio.run(run())

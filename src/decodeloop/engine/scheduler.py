@@ -37,10 +37,12 @@ class Turn:
 
 
 BATCH_YIELDS_S = 30.0  # then it has waited long enough: under steady load it would never run
+FIRST_TOKEN_S = 5.0  # within which one is due that nobody asked for sooner
 
 
 class Scheduler:
-    """First come, first served; the batch tier yields, for a while. Short of memory, it preempts the youngest."""
+    """Whose first token is due first goes first: without objectives, who came first. The batch tier yields, for a
+    while. Short of memory, it preempts the youngest."""
 
     def __init__(self, cache: KvCache, settings: EngineSettings, max_context: int) -> None:
         self.cache, self._settings, self.max_context = cache, settings, max_context
@@ -136,8 +138,13 @@ class Scheduler:
         if sequence.batch_tier:
             self.waiting.append(sequence)
             return
-        patient = (i for i, s in enumerate(self.waiting) if s.batch_tier and now_s - s.queued_s < BATCH_YIELDS_S)
-        place = next(patient, len(self.waiting))
+        due_s = _due_s(sequence)
+        behind = (
+            i
+            for i, s in enumerate(self.waiting)
+            if (now_s - s.queued_s < BATCH_YIELDS_S if s.batch_tier else _due_s(s) > due_s)
+        )
+        place = next(behind, len(self.waiting))
         self.waiting.insert(place, sequence)
 
     def _admit(self, now_s: float) -> None:
@@ -193,6 +200,14 @@ class Scheduler:
             self.waiting.remove(sequence)
         self.cache.release(sequence.table)
         sequence.stage = Stage.FINISHED
+
+
+def _due_s(sequence: Sequence) -> float:
+    """When its first token should be there; what was begun already is not waited with."""
+    if sequence.output_tokens:
+        return sequence.queued_s
+    wanted_ms = sequence.request.slo.ttft_ms
+    return sequence.queued_s + (FIRST_TOKEN_S if wanted_ms is None else min(wanted_ms / 1e3, FIRST_TOKEN_S))
 
 
 def _yields(sequence: Sequence) -> tuple[bool, float, int]:

@@ -90,8 +90,12 @@ class Ticket(Protocol):
         it was told."""
         ...
 
+    def is_short(self) -> bool:
+        """Whether what was counted needs more than is reserved."""
+        ...
+
     async def keep(self) -> None:
-        """Reserve more, where what was counted needs it. Raises Exhausted."""
+        """Reserve more, where it is short. Raises Exhausted."""
         ...
 
     def settle(self, outcome: Outcome) -> None:
@@ -149,6 +153,9 @@ class _OpenTicket:
 
     def count_piece(self, usage: Usage | None) -> None:
         pass
+
+    def is_short(self) -> bool:
+        return False
 
     async def keep(self) -> None:
         pass

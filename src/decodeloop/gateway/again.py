@@ -87,11 +87,12 @@ class Again:
                 (b"x-decodeloop-route", b"kept"),
                 *ticket.headers,
             ]
+            parts = kept.said_as(self.arrival.id)
             if not kept.is_stream:
-                await exchange.respond(200, kept.parts[0])
+                await exchange.respond(200, parts[0])
                 return
             await exchange.start(200, STREAM_HEADERS)
-            for part in kept.parts:
+            for part in parts:
                 await exchange.write(part, more=True)
             await exchange.write(b"", more=False)
 

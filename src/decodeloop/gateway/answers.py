@@ -12,6 +12,7 @@ import msgspec
 
 from decodeloop.gateway.settings import AnswerCacheSettings
 from decodeloop.gateway.wire.envelope import Envelope
+from decodeloop.gateway.wire.events import event_data
 from decodeloop.governance.capability import Place
 from decodeloop.types import Usage
 
@@ -23,13 +24,22 @@ LABELS = ("metadata", "user", "request_id", "safety_identifier", "prompt_cache_k
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """parts: the response's body, or a stream's events as they were sent. place: where it was made."""
+    """parts: the response's body, or a stream's events as they were sent. place: where it was made. id: its own."""
 
     parts: tuple[bytes, ...]
     is_stream: bool
     usage: Usage
     place: Place
+    id: str
     until_s: float
+
+    def said_as(self, id: str) -> tuple[bytes, ...]:
+        """The parts of an answer that is called `id`."""
+        if not self.id:
+            return self.parts
+        new = msgspec.json.encode(id)
+        old = [prefix + msgspec.json.encode(self.id) for prefix in (b'"id":', b'"id": ')]
+        return tuple(part.replace(old[0], b'"id":' + new).replace(old[1], b'"id": ' + new) for part in self.parts)
 
     @property
     def size(self) -> int:
@@ -40,6 +50,21 @@ def is_determined(envelope: Envelope) -> bool:
     """Whether asking again would give the same again: nothing is drawn, or from a seed that the caller gave."""
     seed = envelope.body.get("seed")
     return envelope.temperature == 0.0 or (isinstance(seed, int) and seed >= 0)
+
+
+class _Named(msgspec.Struct):
+    id: str = ""
+
+
+def _id_of(parts: tuple[bytes, ...], *, is_stream: bool) -> str:
+    """ "" where it has none."""
+    first: bytes | None = parts[0] if parts else None
+    if first is not None and is_stream:
+        first = event_data(first.partition(b"\n\n")[0] + b"\n\n")
+    try:
+        return msgspec.json.decode(first or b"{}", type=_Named).id
+    except msgspec.MsgspecError:
+        return ""
 
 
 class AnswerCache:
@@ -75,7 +100,7 @@ class AnswerCache:
 
     def put(self, key: bytes, parts: tuple[bytes, ...], usage: Usage, place: Place, *, is_stream: bool) -> None:
         """An answer that alone is more than a tenth of the room is not kept."""
-        kept = Kept(parts, is_stream, usage, place, self._clock() + self._ttl_s)
+        kept = Kept(parts, is_stream, usage, place, _id_of(parts, is_stream=is_stream), self._clock() + self._ttl_s)
         if kept.size > self._most // 10:
             return
         if key in self._kept:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from starlette.exceptions import HTTPException
@@ -30,14 +31,16 @@ from decodeloop.gateway.governance import Governance
 from decodeloop.gateway.identity import authenticator_for
 from decodeloop.gateway.meter import Meter
 from decodeloop.gateway.metrics import Exposition
+from decodeloop.gateway.metrics_classes import of_classes, of_governance
 from decodeloop.gateway.openapi import OpenApi
 from decodeloop.gateway.pages import Pages
 from decodeloop.gateway.reference import Reference
 from decodeloop.gateway.repeats import Repeats
 from decodeloop.gateway.settings import GatewaySettings
-from decodeloop.gateway.telemetry import Observer, Trail
+from decodeloop.gateway.telemetry import Observer
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
+from decodeloop.gateway.watch import Watch
 from decodeloop.gateway.wire.parse import Classify, unclassified
 from decodeloop.governance.certificate import Certificate
 from decodeloop.types import RequestRefused
@@ -81,7 +84,12 @@ def build_app(
     cache = AnswerCache(settings.answer_cache, time.monotonic)
     memory = Memory(cache, admission, fleet, settings.limits)
     aliases = Aliases(settings.aliases, fleet, admission, settings.limits)
-    pages = Pages(authenticator, admission, fleet, Exposition(meter, fleet, admission, cache), settings.aliases)
+    watch = Watch(observer)
+    more = [partial(of_classes, watch.classes)]
+    if governance is not None:
+        more.append(partial(of_governance, governance))
+    exposition = Exposition(meter, fleet, admission, cache, more=more)
+    pages = Pages(authenticator, admission, fleet, exposition, settings.aliases)
 
     def generate(api: Api) -> Generate:
         return Generate(api, settings, authenticator, admission, fleet, meter, memory, aliases, classify)
@@ -116,7 +124,12 @@ def build_app(
     parts: list[Part] = [fleet] if governance is None else [governance, fleet]
     if settings.batches.directory is not None:
         runner, batches = open_batches(
-            settings.batches, {CHAT_PATH: chat, COMPLETIONS_PATH: complete}, admission, authenticator, settings.limits
+            settings.batches,
+            {CHAT_PATH: chat, COMPLETIONS_PATH: complete},
+            admission,
+            authenticator,
+            settings.limits,
+            watch=watch,
         )
         parts.append(runner)
         routes += [_route(*each) for each in batches.routes()]
@@ -126,7 +139,7 @@ def build_app(
         parts=parts,
         admission=admission,
         meter=meter,
-        observer=observer,
+        watch=watch,
         retry_after_s=settings.retry_after_s,
     )
 
@@ -148,11 +161,11 @@ class Gateway:
         parts: Sequence[Part],
         admission: Admission,
         meter: Meter,
-        observer: Observer | None,
+        watch: Watch,
         retry_after_s: int,
     ) -> None:
         self.fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
-        self._parts, self._observer = parts, observer
+        self._parts, self._watch = parts, watch
         self._router = Routes(routes, redirect_slashes=False, lifespan=self._lifespan)
         plain = [route for route in routes if not route.param_convertors]
         self._plain = {(method, route.path): route for route in plain for method in route.methods or ()}
@@ -170,20 +183,10 @@ class Gateway:
             status = exchange.status or 499  # nobody was there to be answered
             self._meter.responses[exchange.method, exchange.route, status] += 1
             took_s = time.monotonic() - exchange.arrived_s
-            if exchange.trail is not None and self._observer is not None:
-                self._tell(self._observer, exchange.trail, exchange, status, took_s)
+            self._watch.ended(exchange, status)
             level = logging.INFO if exchange.method == "POST" else logging.DEBUG  # pages are polled
             told = (exchange.request_id, exchange.method, exchange.path, status, 1e3 * took_s)
             access.log(level, "%s %s %s %d %.1f ms", *told)
-
-    def _tell(self, observer: Observer, trail: Trail, exchange: Exchange, status: int, took_s: float) -> None:
-        now_s = time.time()
-        try:
-            observer.finished(
-                trail.finished(exchange.request_id, status, exchange.traceparent(), now_s - took_s, now_s)
-            )
-        except Exception:
-            log.exception("request %s could not be told of", exchange.request_id)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         try:

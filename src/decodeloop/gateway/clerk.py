@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -20,6 +21,7 @@ from decodeloop.governance.directory import Directory
 from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, bound_charge
 from decodeloop.governance.quota import Limit, holds_for
 from decodeloop.governance.settings import GovernanceSettings
+from decodeloop.governance.showback import Sums
 from decodeloop.types import Identity, RequestRefused, Usage
 
 __all__ = ["AuditLog", "GovernedClerk"]
@@ -56,6 +58,7 @@ class GovernedClerk:
         self._audit, self._captures, self.now_s = audit, captures, clock
         self._open: dict[str, GovernedTicket] = {}
         self._marker: asyncio.Task[None] | None = None
+        self.sums: defaultdict[tuple[str, str], Sums] = defaultdict(Sums)  # by (pool, class), since the start
         self.unrecorded = 0  # requests without limits that ran while the books could not be written
 
     async def start(self) -> None:
@@ -168,6 +171,7 @@ class GovernedClerk:
     def settle(self, ticket: GovernedTicket, row: LedgerRow) -> None:
         self._open.pop(ticket.id, None)
         self._books.settle(row)
+        self.sums[row.pool, row.request_class].add(row)
         if self._captures is not None and ticket.tally.captured is not None and row.outcome is Outcome.COMPLETED:
             self._captures.write(Captured(row, ticket.terms.body, ticket.answers()))
         overrides = ",".join(denial.capability for denial in ticket.ruling.denials)

@@ -95,6 +95,13 @@ class Cycle:
         """Have `gone` called when the client leaves before the response's end."""
         self._alarm = gone
 
+    def write_now(self, data: bytes) -> bool:
+        """A part of the body that isn't its end; False: the client doesn't take it now, and nothing was written."""
+        if self.gone or not self._writable.is_set():
+            return False
+        self._write(data, more=True)
+        return True
+
     # ASGI
 
     async def receive(self) -> Message:

@@ -7,12 +7,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
 from decodeloop.gateway.admission import Aliased
+from decodeloop.gateway.client import CLIENT, Client
 from decodeloop.gateway.errors import error_body
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.store import Idempotency
@@ -20,10 +21,9 @@ from decodeloop.gateway.tasks import watched
 from decodeloop.gateway.telemetry import Times, Trail
 from decodeloop.types import Identity, RequestRefused
 
-__all__ = ["CLIENT", "JSON", "Captured", "Client", "ClientGone", "Exchange", "inner_request"]
+__all__ = ["JSON", "Captured", "ClientGone", "Exchange", "inner_request"]
 
 JSON = b"application/json"
-CLIENT = "decodeloop.client"  # where a scope carries a Client, if its server has one
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -35,25 +35,12 @@ class ClientGone(Exception):
     """The client closed the connection: there is nobody to answer."""
 
 
-class Client(Protocol):
-    """What a server of ours offers beside ASGI's messages, for less."""
-
-    gone: bool
-
-    def body_now(self) -> bytes | None:
-        """The whole body, once, if it is here already and none of it was received."""
-        ...
-
-    def alarm(self, gone: Callable[[], None] | None) -> None:
-        """Have `gone` called when the client leaves before the response's end."""
-        ...
-
-
 class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._client: Client | None = scope.get(CLIENT)
         self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._is_overheard = False
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
         self.vouched: Identity | None = None  # who asks, where somebody here knows it
@@ -135,7 +122,7 @@ class Exchange:
 
     def overhear(self, hear: Callable[[Message], None]) -> None:
         """From here on `hear` is told all that is sent."""
-        send = self._send
+        send, self._is_overheard = self._send, True
 
         async def told(message: Message) -> None:
             hear(message)
@@ -250,6 +237,10 @@ class Exchange:
     async def write(self, body: bytes, *, more: bool) -> None:
         """Returns when the connection can take more: a slow reader holds its writer back."""
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    def write_now(self, body: bytes) -> bool:
+        """A part of the body that isn't its end, without waiting; False: that can't be, and nothing was written."""
+        return self._client is not None and not self._is_overheard and self._client.write_now(body)
 
     async def respond(self, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()) -> None:
         self.record(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_not
 
 from decodeloop.gateway.breaker import BreakerSettings
@@ -23,12 +23,14 @@ EVERYTHING = "default"  # the pool of a gateway that was given none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the choice depends on. fields: the body's that ask for something. prefix: of the prompt, hashed."""
+    """What the choice depends on. fields: the body's that ask for something. prefix: of the prompt, hashed. ttft_ms:
+    how soon its first token is wanted."""
 
     model: str
     route: RouteRequest
     fields: frozenset[str] = frozenset()
     prefix: Callable[[], bytes] = bytes
+    ttft_ms: float | None = None
 
 
 def idlest(request: RouteRequest, pools: Sequence[Pool]) -> Route:
@@ -163,7 +165,12 @@ class Fleet:
         up = [pool for pool in able if pool.candidates(asked.model, tried)]
         if not up:
             raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
-        return self._route(asked.route, [pool.view() for pool in _with_room(up)])
+        ttft_ms = asked.ttft_ms
+        if ttft_ms is None:
+            return self._route(asked.route, [pool.view() for pool in _with_room(up)])
+        soon = [pool for pool in up if pool.begins_within(ttft_ms)] or up
+        route = self._route(asked.route, [pool.view() for pool in _with_room(soon)])
+        return replace(route, reason=RouteReason.SLO) if len(soon) < len(up) else route
 
 
 def _lossless(pools: Sequence[PoolState], model: str, demand: str) -> list[PoolState]:

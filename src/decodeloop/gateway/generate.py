@@ -127,6 +127,7 @@ class Generate:
             ),
             fields=envelope.asked,
             prefix=envelope.prefix,
+            ttft_ms=arrival.slo.ttft_ms,
         )
         route, lease = self.fleet.choose(asked)
         with lease:
@@ -177,6 +178,7 @@ class Generate:
         with timing:
             try:
                 await (run.streamed() if call.stream else run.whole())
+                lease.member.heard(timing.times.ttft_s, self.meter.clock())
                 lease.succeeded()
             except RequestRefused as refused:
                 lease.failed() if refused.status >= 500 else lease.succeeded()
@@ -250,6 +252,7 @@ def _asked(case: Case) -> Asked:
             pool=case.terms.pool,
             may_choose=case.ruling.choose_pool,
         ),
+        ttft_ms=first.slo.ttft_ms,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import generate_latest
@@ -168,7 +168,16 @@ TOTALS = (
 class Exposition(Collector):
     """Reads its sources when it is scraped."""
 
-    def __init__(self, meter: Meter, fleet: Fleet, admission: Admission, cache: AnswerCache) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        fleet: Fleet,
+        admission: Admission,
+        cache: AnswerCache,
+        *,
+        more: Sequence[Callable[[], Iterator[Metric]]] = (),
+    ) -> None:
+        self._more = more
         self._meter, self._fleet, self._admission, self._cache = meter, fleet, admission, cache
 
     def text(self) -> bytes:
@@ -186,6 +195,8 @@ class Exposition(Collector):
         yield from self._upstreams_own()
         yield from verification_shares(self._meter)
         yield from cliffs(self._fleet)
+        for families in self._more:
+            yield from families()
 
     def _timing(self, timing: Timing, name: str) -> Metric:
         family = HistogramMetricFamily(name, timing.help, labels=("engine", "model_name"))

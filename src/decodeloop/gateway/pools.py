@@ -19,6 +19,7 @@ from decodeloop.types.routing import Losslessness, Pool, Regime
 
 __all__ = ["Lease", "Member", "PoolSettings", "PoolState"]
 
+LATELY_S = 10.0  # that what was heard of a server counts
 LOOK_S = 1.0  # between looks at what servers tell of their configuration
 AFFINITY_SLACK = 1  # requests more than the idlest server's: so much a warm prefix is worth waiting for
 
@@ -68,9 +69,20 @@ class Member:
         self._told: Load | None = None  # the report on which the others' share was last worked out
         self._others = 0
         self._said, self._is_told = SILENT, False
+        self._first_s, self._heard_s = 0.0, -math.inf
         self._listed: Sequence[ModelCard] = ()
         self._models: frozenset[str] = frozenset()  # of that list
         self.turn = 0  # of the last request that it was given
+
+    def heard(self, ttft_s: float | None, now_s: float) -> None:
+        """How long its answer's first token took; an old memory counts for nothing."""
+        if ttft_s is not None:
+            self._first_s = ttft_s if self.first_s(now_s) is None else 0.75 * self._first_s + 0.25 * ttft_s
+            self._heard_s = now_s
+
+    def first_s(self, now_s: float) -> float | None:
+        """Until first tokens, of late; None: not known."""
+        return self._first_s if now_s - self._heard_s <= LATELY_S else None
 
     def told(self) -> Told:
         """What it says of its own configuration."""
@@ -209,6 +221,12 @@ class PoolState:
                 certificate=standing.certificate,
             )
         return place
+
+    def begins_within(self, ttft_ms: float) -> bool:
+        """Whether first tokens came in time of late on one of its servers, or nobody knows."""
+        now_s = self._clock()
+        known = [member.first_s(now_s) for member in self.members if member.upstream.ready()]
+        return not known or any(first_s is None or 1e3 * first_s <= ttft_ms for first_s in known)
 
     def is_full(self) -> bool:
         most = self.settings.batch_ceiling

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import Scope
 
+from decodeloop.gateway.client import CLIENT
 from decodeloop.gateway.cycle import STATUS_LINES, Cycle
 from decodeloop.gateway.errors import error_body
-from decodeloop.gateway.exchange import CLIENT
 from decodeloop.gateway.settings import Limits
 from decodeloop.types import RequestRefused
 

@@ -102,6 +102,8 @@ class Relay:
                 if answer.status != 200:
                     return await self._unanswered(lease, answer)
                 await pass_on(answer)
+            if self.envelope.stream:
+                lease.member.heard(self.timing.times.ttft_s, self.clock())
             lease.succeeded()
         except UpstreamFailed as failed:
             lease.failed()
@@ -144,30 +146,42 @@ class Relay:
         await self.exchange.respond(200, body)
 
     async def _streamed(self, answer: RelayAnswer, stream: EventStream) -> None:
-        cutter, ended = EventCutter(), False
-        async for piece in answer.pieces():
-            passed = []
+        cutter, has_ended = EventCutter(), False
+
+        def take(piece: bytes) -> Coroutine[Any, Any, bool] | None:
+            passed, ends = [], False
             for whole in cutter.feed(piece):
                 data = event_data(whole)
-                ended = ended or data == DONE
+                ends = ends or data == DONE
                 if data is None or self._is_shown(data):
                     passed.append(whole)
-            if ended:
-                break
-            if passed:
-                await stream.write(b"".join(passed))
+            if ends:
+                return end(b"".join(passed))
+            if not passed or (not self.ticket.is_short() and stream.write_now(b"".join(passed))):
+                return None
+            return keep(b"".join(passed))
+
+        async def keep(events: bytes) -> bool:
+            await stream.write(events)
             try:
                 await self.ticket.keep()
             except Exhausted:
                 self.exchange.tape = None  # others may afford all of it
-                passed, ended = [self._cut_short()], True
-                break
-        if not ended:
+                return await end(self._cut_short())
+            return False
+
+        async def end(events: bytes) -> bool:
+            nonlocal has_ended
+            has_ended = True
+            if self.reader.usage is not None:
+                self.timing.relayed_usage(self.reader.usage)
+            self.ticket.settle(Outcome.COMPLETED)
+            await stream.end(events)
+            return True
+
+        await answer.each(take)
+        if not has_ended:
             raise UpstreamFailed("the upstream ended its answer early")
-        if self.reader.usage is not None:
-            self.timing.relayed_usage(self.reader.usage)
-        self.ticket.settle(Outcome.COMPLETED)
-        await stream.end(b"".join(passed))
 
     def _cut_short(self) -> bytes:
         """The end of an answer for which there is no more to spend."""

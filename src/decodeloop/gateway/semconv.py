@@ -66,6 +66,8 @@ def _attributes(request: Finished) -> Iterator[tuple[str, Value]]:
         yield "gen_ai.agent.id", request.identity.agent
     if request.task:
         yield "gen_ai.conversation.id", request.task
+    if request.batch:
+        yield "decodeloop.batch", request.batch
     yield "decodeloop.request_id", request.request_id
     yield "decodeloop.organization", request.identity.organization
     yield "decodeloop.upstream", request.upstream

@@ -43,6 +43,14 @@ class EventStream:
         self._exchange.record(events)
         await self._say(events, more=True)
 
+    def write_now(self, events: bytes) -> bool:
+        """Without waiting; False: that can't be, and nothing was written."""
+        if not self.said or self._is_writing or self._ended or not self._exchange.write_now(events):
+            return False
+        self._exchange.record(events)
+        self._wrote_s = self._loop.time()
+        return True
+
     async def end(self, events: bytes) -> None:
         self._exchange.record(events)
         await self._say(events, more=False)

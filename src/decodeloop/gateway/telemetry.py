@@ -34,7 +34,8 @@ class Finished:
 
     operation: chat or text_completion. asked: the body's sampling fields that were given. error: its code or status,
     None where it was answered. started_s, ended_s: Unix time. ttft_s: None where no content came. tpot_s: seconds per
-    output token after the first, None below two. asked_model: the alias that `model` answered for.
+    output token after the first, None below two. asked_model: the alias that `model` answered for. batch: the id of
+    the one that it is a line of.
     """
 
     request_id: str
@@ -59,6 +60,7 @@ class Finished:
     traceparent: str | None = None
     task: str = ""
     asked_model: str = ""
+    batch: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class Trail:
     task: str = ""
     model: str = ""
     asked_model: str = ""
+    batch: str = ""
     request_class: str = ""
     asked: Mapping[str, object] = field(default_factory=dict)
     pool: str = ""
@@ -108,6 +111,7 @@ class Trail:
             traceparent=traceparent,
             task=self.task,
             asked_model=self.asked_model,
+            batch=self.batch,
         )
 
 

@@ -153,18 +153,20 @@ class GovernedTicket:
     def count_piece(self, usage: Usage | None) -> None:
         self.tally.count_piece(usage)
 
-    async def keep(self) -> None:
+    def is_short(self) -> bool:
         if self.claim.answer_tokens is not None:
-            return
+            return False
         left = self.standing.bound.completion - self.tally.most
-        margin = MARGIN_TOKENS * self.claim.choices
-        if left > margin:
+        return left <= MARGIN_TOKENS * self.claim.choices
+
+    async def keep(self) -> None:
+        if not self.is_short():
             return
         if not self._refused:
             bound = self.standing.bound
             grown = replace(bound, completion=2 * bound.completion)
             self._refused = not await self._office.extend(self, grown)
-        if self._refused and left <= margin:
+        if self._refused:
             raise Exhausted(self.used(Outcome.COMPLETED))
 
     def settle(self, outcome: Outcome) -> None:

@@ -48,6 +48,7 @@ class RouteReason(StrEnum):
     NO_GAIN = "no_gain"  # it doesn't
     ENTROPY = "entropy"  # the text at hand is unpredictable for its class
     ONLY = "only"  # there is no other
+    SLO = "slo"  # elsewhere first tokens came later than the caller wants them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from decodeloop.gateway.batches.runner import BatchRunner, Handlers
 from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.identity import Authenticator
 from decodeloop.gateway.settings import Limits
+from decodeloop.gateway.watch import Watch
 from decodeloop.gateway.wire.body import checked, read_object
 from decodeloop.types import Identity, RequestRefused
 
@@ -156,12 +157,18 @@ class BatchRoutes:
 
 
 def open_batches(
-    settings: BatchSettings, handlers: Handlers, admission: Admission, authenticator: Authenticator, limits: Limits
+    settings: BatchSettings,
+    handlers: Handlers,
+    admission: Admission,
+    authenticator: Authenticator,
+    limits: Limits,
+    *,
+    watch: Watch,
 ) -> tuple[BatchRunner, BatchRoutes]:
     """handlers: by endpoint. The runner is started and closed by the caller."""
     assert settings.directory is not None, "batches need somewhere to be kept"
     files = FileStore(Path(settings.directory), settings.max_files)
-    runner = BatchRunner(settings, files, handlers, admission, time.time)
+    runner = BatchRunner(settings, files, handlers, admission, time.time, watch=watch)
     return runner, BatchRoutes(settings, files, runner, authenticator, limits)
 
 

@@ -19,6 +19,7 @@ from decodeloop.gateway.batches.files import FileStore, lines_of, write_whole
 from decodeloop.gateway.batches.records import Batch, Line, read_lines
 from decodeloop.gateway.errors import error_object, internal_error
 from decodeloop.gateway.exchange import Captured, Exchange, inner_request
+from decodeloop.gateway.watch import Watch
 from decodeloop.types import RequestRefused
 
 __all__ = ["BatchRunner", "Handlers"]
@@ -42,7 +43,10 @@ class BatchRunner:
         handlers: Handlers,
         admission: Admission,
         clock: Callable[[], float],
+        *,
+        watch: Watch,
     ) -> None:
+        self._watch = watch
         self._settings, self._files, self._handlers = settings, files, handlers
         self._admission, self._clock = admission, clock
         self._directory = Path(settings.directory or ".") / "batches"
@@ -172,17 +176,21 @@ class BatchRunner:
         for pause_s in (*PAUSE_S, None):
             await self._others()
             self._in_flight += 1
-            exchange = _exchange(batch, line)
+            exchange, told = _exchange(batch, line), None
             try:
                 await self._handlers[batch.endpoint](exchange)
                 return 200, orjson.loads(exchange.captured)
             except RequestRefused as refused:
                 told = refused
+                exchange.failed(refused)
             except Exception:
                 log.exception("a line of batch %s failed", batch.id)
                 told = internal_error(exchange.request_id)
             finally:
                 self._in_flight -= 1
+                if exchange.trail is not None:
+                    exchange.trail.batch = batch.id
+                self._watch.ended(exchange, told.status if told is not None else exchange.status or 499)
             if told.status not in BUSY or told.code == "insufficient_quota" or pause_s is None:
                 return told.status, error_object(told)
             await asyncio.sleep(pause_s)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httptools
 
-__all__ = ["Broken", "Connection"]
+__all__ = ["Broken", "Connection", "Take"]
 
 HIGH_WATER_BYTES = 2**18  # of an answer that nobody reads; more stays in the socket
 MAX_HEAD_BYTES = 2**16
+
+
+Take = Callable[[bytes], Coroutine[Any, Any, bool] | None]
 
 
 class Broken(Exception):
@@ -38,6 +41,9 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Take | None = None
+        self._later: Coroutine[Any, Any, bool] | None = None  # what it gave back
+        self._raised: Exception | None = None
         self._broken: Broken | None = None
         self._heard_s = 0.0
         self._silence: asyncio.TimerHandle | None = None
@@ -67,6 +73,46 @@ class Connection(asyncio.Protocol):
             self._heard_s = self.loop.time()
             self._transport.resume_reading()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def each(self, take: Take) -> None:
+        """Give the body to `take` as it comes, in the event loop's own call: no task has to be woken for a piece.
+
+        Where `take` gives a coroutine back, the rest waits for that; where this returns True, the rest is left. Raises
+        Broken, and what `take` raises.
+        """
+        while True:
+            while self._parts:
+                later = take(await self.piece())
+                if later is not None and await later:
+                    return
+            if self._complete:
+                return
+            self._take = take
+            try:
+                await self._more()
+            except BaseException:
+                if self._later is not None:
+                    self._later.close()
+                raise
+            finally:
+                self._take = None
+                later, self._later = self._later, None
+            if self._raised is not None:
+                raised, self._raised = self._raised, None
+                raise raised
+            if later is not None and await later:
+                return
+
+    def _hand_over(self, take: Take) -> None:
+        parts = self._parts
+        self._parts, self._size = [], 0
+        try:
+            self._later = take(parts[0] if len(parts) == 1 else b"".join(parts))
+        except Exception as error:
+            self._raised = error
+        if self._later is not None or self._raised is not None:
+            self._take = None
+            self._wake()
 
     @property
     def was_closed(self) -> bool:
@@ -129,7 +175,9 @@ class Connection(asyncio.Protocol):
         if self._size > HIGH_WATER_BYTES and not self._paused and not self._complete:
             self._paused = True
             self._transport.pause_reading()
-        if self._head_ended:
+        if self._take is not None and self._parts:
+            self._hand_over(self._take)
+        if self._head_ended and (self._take is None or self._complete):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from decodeloop.gateway.upstreams.connection import Broken, Connection
+from decodeloop.gateway.upstreams.connection import Broken, Connection, Take
 
-__all__ = ["Answer", "Broken", "HttpClient"]
+__all__ = ["Answer", "Broken", "HttpClient", "Take"]
 
 
 class HttpClient:
@@ -126,6 +126,11 @@ class Answer:
         """What has come of the body since the last one; b"" at its end. Raises Broken where it breaks off."""
         assert self._connection is not None, "a closed answer has no more to say"
         return await self._connection.piece()
+
+    async def each(self, take: Take) -> None:
+        """As Connection.each."""
+        assert self._connection is not None, "a closed answer has no more to say"
+        await self._connection.each(take)
 
     async def read(self, most: int) -> bytes:
         """The whole body. Raises Broken, also for one of more than `most` bytes."""

@@ -16,7 +16,7 @@ import orjson
 from decodeloop.gateway.losslessness import SILENT, Told
 from decodeloop.gateway.upstreams import ModelCard, UpstreamFailed
 from decodeloop.gateway.upstreams.dialects import DIALECTS, Gauges
-from decodeloop.gateway.upstreams.http import Answer, Broken, HttpClient
+from decodeloop.gateway.upstreams.http import Answer, Broken, HttpClient, Take
 from decodeloop.gateway.upstreams.regimes import told_by
 from decodeloop.gateway.wire.body import dumped
 from decodeloop.types import Load
@@ -208,6 +208,12 @@ class RemoteAnswer:
         try:
             while piece := await self._answer.piece():
                 yield piece
+        except Broken as error:
+            raise UpstreamFailed(f"upstream {self._name} broke off ({error})") from error
+
+    async def each(self, take: Take) -> None:
+        try:
+            await self._answer.each(take)
         except Broken as error:
             raise UpstreamFailed(f"upstream {self._name} broke off ({error})") from error
 
