@@ -60,11 +60,21 @@ def test_no_batch_is_larger_than_the_step_or_the_pool():
     assert max(batch.block_tables.max() for batch in runner.batches) < 400
 
 
-def test_a_short_budget_ends_after_a_whole_round():
+def test_a_short_budget_ends_when_every_point_was_read_twice():
     runner = TimedRunner()
     settings = EngineSettings(max_sequences=4)
     measure(runner, settings, kv_blocks=400, max_context=2048, clock=lambda: runner.now_s, budget_s=0.0)
-    assert len(runner.batches) == 2 * len(list(grid(settings, 2048)))
+    assert len(runner.batches) == 3 * len(list(grid(settings, 2048)))
+
+
+def test_time_is_shared_out_evenly_so_that_small_steps_are_read_more_often():
+    runner = TimedRunner()
+    settings = EngineSettings(max_sequences=16)
+    measure(runner, settings, kv_blocks=800, max_context=2048, clock=lambda: runner.now_s, budget_s=10.0)
+    assert runner.now_s <= 10.2
+    sizes = [len(batch.tokens) for batch in runner.batches]
+    assert sizes.count(1) >= 2 * 10
+    assert sizes.count(max(sizes)) < 2 * 6
 
 
 def test_the_fingerprint_names_what_matters():

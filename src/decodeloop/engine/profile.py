@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from heapq import heapify, heappop, heappush
 from itertools import product
 
 import numpy as np
@@ -15,7 +16,7 @@ from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
 from decodeloop.speculation.forward import Batch, Runner, RunnerInfo
 
-ROUNDS = 5
+LEAST_READINGS, MOST_READINGS = 2, 25  # of a point
 CONTEXTS = (128, 512)  # per sequence
 
 
@@ -46,19 +47,27 @@ def measure(
 ) -> CostSurface:
     """The cost surface of `runner`, whose KV pool of `kv_blocks` must hold nothing of value.
 
-    Rounds over all points, so that a busy moment spoils one reading of each and not all of one; the median counts.
-    Stops after the first whole round beyond `budget_s`. clock: seconds.
+    Every point is read twice at least, in rounds over all of them; then whichever has had the least time, until
+    `budget_s` is spent: what matters is how much a token more slows a step of few, and those are quickly read. Readings
+    of a point lie apart in time, so that a busy moment spoils one of each and not all of one; the median counts.
+    clock: seconds.
     """
     points = [p for p in grid(settings, max_context) if _fits(p, runner.info, kv_blocks)]
     started_s = clock()
-    readings: dict[Point, list[float]] = {point: [] for point in points}
+    readings: dict[Point, list[float]] = {}
     for point in points:
         runner.forward(_batch(point, runner.info))  # page in, prepare shapes
-    for _ in range(ROUNDS):
+    for _ in range(LEAST_READINGS):
         for point in points:
-            readings[point].append(_reading_ms(runner, point, clock))
-        if clock() - started_s > budget_s:
-            break
+            readings.setdefault(point, []).append(_reading_ms(runner, point, clock))
+    queue = [(sum(ms), i) for i, ms in enumerate(readings.values())]
+    heapify(queue)
+    while queue and clock() - started_s <= budget_s:
+        spent_ms, i = heappop(queue)
+        own = readings[points[i]]
+        own.append(_reading_ms(runner, points[i], clock))
+        if len(own) < MOST_READINGS:
+            heappush(queue, (spent_ms + own[-1], i))
     samples = [
         CostSample(point.tokens, point.sequences * point.context, point.sequences, float(np.median(ms)))
         for point, ms in readings.items()

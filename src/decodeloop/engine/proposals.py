@@ -9,19 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
+from decodeloop.engine.attention import Attention
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, Drafter, DraftRequest
-from decodeloop.types import Plan, RequestClass, SpeculationMode
+from decodeloop.types import Plan, SpeculationMode
 
 log = logging.getLogger(__name__)
 
-
-REST_AFTER = 8  # steps of a sequence in which nothing that was said was worth verifying
-REST_STEPS = 6  # then its drafters are asked every so many steps only
-HOPELESS = 0.04  # of its class's steps with something worth verifying: a new sequence begins at rest
-HEEDED_KEPT = 1.0 - 1.0 / 256.0  # of a class's share of such steps, a step of one sequence
-MAX_CLASSES = 1024
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +27,12 @@ class Spoken:
     """Per sequence, before there is a plan. drafts: free drafter -> its draft, NO_DRAFT for nothing.
 
     proposals: what a plan may know of them: the confidence of those that are point masses. A draft that was sampled is
-    no function of the context: choosing by it would change the target's law.
+    no function of the context: choosing by it would change the target's law. asked: the sequences' indices.
     """
 
-    drafts: tuple[dict[str, Draft], ...]
+    drafts: tuple[Mapping[str, Draft], ...]
     proposals: tuple[Mapping[str, tuple[float, ...]], ...]
+    asked: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,7 @@ class Proposers:
         self._drafters = dict(drafters)
         self._shadow_len, self._shares_noise = shadow_len, shares_noise
         self.failed: dict[str, str] = {}
-        self._round = 0
-        self._unheeded: dict[int, int] = {}  # by sequence: steps since something was verified
-        self._heeded: dict[tuple[str, RequestClass], float] = {}  # share of steps, discounted
+        self._attention = Attention()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,49 +61,34 @@ class Proposers:
 
         Nobody speaks where shadow_len is 0, for a sequence that wants no speculation, or for one that rests.
         """
-        drafts: tuple[dict[str, Draft], ...] = tuple({} for _ in sequences)
         if not self._shadow_len:
-            return Spoken(drafts, tuple({} for _ in sequences))
-        self._round += 1
-        free = {name: drafter for name, drafter in self._drafters.items() if drafter.free}
-        wanting = [i for i, s in enumerate(sequences) if s.request.speculation.mode is not SpeculationMode.OFF]
-        asking = [i for i in wanting if not self._rests(sequences[i])]
-        requests = [self._request(sequences[i], self._shadow_len) for i in asking]
-        for name, drafter in free.items():
-            said = self._ask(name, drafter, requests) if requests else ()
-            if name not in self.failed:
-                for i, draft in zip(asking, said, strict=True):
-                    drafts[i][name] = draft
-        proposals: list[Mapping[str, tuple[float, ...]]] = [_confidences(said) for said in drafts]
-        for i in set(wanting).difference(asking):
-            proposals[i] = dict.fromkeys(free, ())
-        return Spoken(drafts, tuple(proposals))
+            return Spoken((NOTHING,) * len(sequences), (NOTHING,) * len(sequences))
+        asked = self._attention.due(sequences)
+        silence: Mapping[str, tuple[float, ...]] = {name: () for name, each in self._drafters.items() if each.free}
+        if not asked:
+            return Spoken((NOTHING,) * len(sequences), (silence,) * len(sequences))
+        requests = [self._request(sequences[i], self._shadow_len) for i in asked]
+        said: list[dict[str, Draft]] = [{} for _ in asked]
+        for name in silence:
+            for own, draft in zip(said, self._ask(name, self._drafters[name], requests), strict=True):
+                if name not in self.failed:
+                    own[name] = draft
+        drafts: list[Mapping[str, Draft]] = [NOTHING] * len(sequences)
+        proposals = [NOTHING if _wants_none(sequence) else silence for sequence in sequences]
+        for i, own in zip(asked, said, strict=True):
+            drafts[i], proposals[i] = own, _confidences(own)
+        return Spoken(tuple(drafts), tuple(proposals), asked)
 
-    def heed(self, sequences: Sequence[EngineSequence], verify_lens: Sequence[int]) -> None:
-        """What was verified in the end: drafters with nothing to verify for a while rest."""
-        if not self._shadow_len:
-            return
-        for sequence, verify_len in zip(sequences, verify_lens, strict=True):
-            self._unheeded[sequence.id] = 0 if verify_len else self._waited(sequence) + 1
-            own = _class_of(sequence)
-            if own not in self._heeded and len(self._heeded) >= MAX_CLASSES:
-                del self._heeded[next(iter(self._heeded))]
-            heeded = float(verify_len > 0)
-            self._heeded[own] = heeded + HEEDED_KEPT * (self._heeded.get(own, 1.0) - heeded)
-
-    def _waited(self, sequence: EngineSequence) -> int:
-        """Steps since something of this sequence was verified; one of a hopeless class is taken to have waited."""
-        known = self._unheeded.get(sequence.id)
-        if known is None:
-            return REST_AFTER if self._heeded.get(_class_of(sequence), 1.0) < HOPELESS else 0
-        return known
-
-    def _rests(self, sequence: EngineSequence) -> bool:
-        return self._waited(sequence) >= REST_AFTER and (self._round + sequence.id) % REST_STEPS != 0
+    def heed(self, spoken: Spoken, sequences: Sequence[EngineSequence], verify_lens: Sequence[int]) -> None:
+        """What was verified in the end of those that were asked: drafters with nothing to verify for a while rest."""
+        for i in spoken.asked:
+            self._attention.learn(sequences[i], heeded=verify_lens[i] > 0)
 
     def propose(self, plan: Plan, sequences: Sequence[EngineSequence], spoken: Spoken) -> Proposals:
         """spoken: what was said before the plan, which is not asked again."""
         drafts = [NO_DRAFT] * len(sequences)
+        if not any(plan.draft_lens):
+            return Proposals(DraftBlock(tuple(drafts)), spoken.drafts)
         wanted: dict[str, list[int]] = {}
         for i, (name, draft_len) in enumerate(zip(plan.drafters, plan.draft_lens, strict=True)):
             if name is None or not draft_len:
@@ -122,7 +104,7 @@ class Proposers:
         return Proposals(DraftBlock(tuple(drafts)), spoken.drafts)
 
     def finish(self, sequence: EngineSequence) -> None:
-        self._unheeded.pop(sequence.id, None)
+        self._attention.finish(sequence)
         for name, drafter in list(self._drafters.items()):
             try:
                 drafter.finish(sequence.id, sequence.tokens, sequence.organization)
@@ -159,8 +141,8 @@ class Proposers:
         del self._drafters[name]
 
 
-def _class_of(sequence: EngineSequence) -> tuple[str, RequestClass]:
-    return sequence.organization, sequence.request.request_class
+def _wants_none(sequence: EngineSequence) -> bool:
+    return sequence.request.speculation.mode is SpeculationMode.OFF
 
 
 def _confidences(said: Mapping[str, Draft]) -> dict[str, tuple[float, ...]]:

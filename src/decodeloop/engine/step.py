@@ -78,7 +78,7 @@ class Engine:
         proposals = self.proposers.propose(plan, turn.decoding, spoken)
         laps.lap("draft")
         decision = self._allocate(plan, proposals)
-        self.proposers.heed(turn.decoding, decision.verify_lens)
+        self.proposers.heed(spoken, turn.decoding, decision.verify_lens)
         packed = pack(turn, _submitted(proposals, decision), self.runner.info.vocab_size)
         laps.lap("overhead")
         try:

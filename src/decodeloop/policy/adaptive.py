@@ -24,7 +24,7 @@ from decodeloop.policy.fixed import verify_all
 from decodeloop.policy.guard import Guard
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
 from decodeloop.policy.options import AdaptiveOptions
-from decodeloop.policy.overrides import SILENCE, Choice, is_silent, plan_of
+from decodeloop.policy.overrides import SILENCE, Choice, is_silent, plan_of, silent_plan
 from decodeloop.policy.paid import PROBE_DEPTH, PaidDrafting, expected_survival
 from decodeloop.policy.sizing import Step
 from decodeloop.types import (
@@ -43,7 +43,7 @@ from decodeloop.types import (
 
 STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked anew
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
-PLAIN_TEACHES = 4  # one in so many plain steps is learned from, after
+PLAIN_TEACHES = 16  # one in so many plain steps is learned from, after
 FIRST_STEPS = 64
 WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
 TYPICAL_CONTEXT = 256  # of the cliff's batches, until some were seen
@@ -82,6 +82,7 @@ class AdaptivePolicy:
         self._paid = PaidDrafting(self._beliefs)
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
+        self._silent_rows = 0  # of steps that were not looked at
         self._unread: list[StepRecord] = []
         self._seen = 0
         self._all_free = False  # of the last step's drafters
@@ -96,9 +97,9 @@ class AdaptivePolicy:
             modest = MODEST_LEN if load.running <= MODEST_LOAD and not load.waiting else 0
             return plan_of(self._choosing.modest(request, modest) for request in requests)
         self._all_free = self._beliefs.free.issuperset(requests[0].drafters)
-        if all(is_silent(request) for request in requests):
+        if all(map(is_silent, requests)):
             self._quiet_ms = self._plain_ms(load, len(requests))
-            return plan_of(SILENCE for _ in requests)
+            return silent_plan(len(requests))
         tracks = self._beliefs.tracks.of(requests)
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
@@ -144,9 +145,10 @@ class AdaptivePolicy:
     def observe(self, record: StepRecord) -> None:
         """Learn, several steps at a time: between two steps of the model every touch of our own data is a cold one."""
         self._seen += 1
-        self._reasons.update(row.reason for row in record.rows)
         if self._seen % PLAIN_TEACHES and self._is_uneventful(record):
+            self._silent_rows += len(record.rows)
             return
+        self._reasons.update(row.reason for row in record.rows)
         self._unread.append(record)
         if len(self._unread) >= min(self._aim.learn_every, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
@@ -154,10 +156,10 @@ class AdaptivePolicy:
                 self._learn(each)
 
     def _is_uneventful(self, record: StepRecord) -> bool:
-        """A plain step, in which nobody was even asked: like the last and the next."""
-        if self._aim.learn_every == 1 or self._seen <= FIRST_STEPS or not self._all_free:
+        """Nobody was even asked, nor read a prompt: like the last step and the next."""
+        if self._quiet_ms is None or self._aim.learn_every == 1 or self._seen <= FIRST_STEPS or not self._all_free:
             return False
-        return not any(row.draft_len or row.shadow_match or row.prefill_tokens for row in record.rows)
+        return not record.load.prefill_tokens and not any(row.shadow_match for row in record.rows)
 
     def _learn(self, record: StepRecord) -> None:
         tracks = self._beliefs.tracks.of(record.rows)
@@ -177,9 +179,12 @@ class AdaptivePolicy:
             self._guard.observe(record, spent_ms, plain_ms)
             promised = self._guard.interference()
             if plain_ms > 0.0 and math.isfinite(promised):
-                self._beliefs.tracks.credit(record, tracks, (1.0 - promised) * spent_ms / plain_ms)
+                speculating = any(row.verify_len for row in record.rows)
+                slowness = max(spent_ms / plain_ms, 1.0) if speculating else 1.0  # a lucky moment is nobody's to spend
+                self._beliefs.tracks.credit(record, tracks, (1.0 - promised) * slowness)
 
     def describe(self) -> Mapping[str, Any]:
+        silent = Counter({SILENCE.reason: self._silent_rows})
         return {
             "policy": self._name,
             "max_draft_len": self._settings.max_draft_len,
@@ -189,7 +194,7 @@ class AdaptivePolicy:
             "aim": self._aim.describe(),
             "guard": self._guard.describe(),
             "gain_predicted": round(self._gain, 4),
-            "reasons": {str(reason): count for reason, count in list(self._reasons.items())},
+            "reasons": {str(reason): count for reason, count in (self._reasons.copy() + silent).items()},
         }
 
     def _bound(self, step: Step, choices: Sequence[Choice]) -> Yardstick | None:
@@ -275,12 +280,10 @@ class AdaptivePolicy:
         """Of every class and free drafter that something is known of."""
         if self._costs is None:
             return []
-        context = round(self._context_tokens)
+        context, names = round(self._context_tokens), ("tenant", "class", "drafter")
         return [
             {
-                "tenant": entry["tenant"],
-                "class": entry["class"],
-                "drafter": entry["drafter"],
+                **{name: entry[name] for name in names},
                 **cliff(self._costs, np.array(entry["survival"]), context, self._settings.draft_len),
             }
             for entry in self._beliefs.acceptance.describe()

@@ -118,7 +118,7 @@ class Beliefs:
             drafted = self._positions < np.array([len(values) for values in said])[:, None]
             confidence = np.ones(drafted.shape)
             confidence[drafted] = np.concatenate(said)
-            conditional = self._calibrator.at(leaves).predict(featurise(confidence, standing))
+            conditional = self._calibrator.at(leaves).cautious(featurise(confidence, standing))
             likely = np.minimum(np.maximum(conditional, LEAST), MOST)
             survival[rows] = np.cumprod(likely, axis=1) * drafted
         return survival

@@ -38,6 +38,7 @@ LEAF_RIDGE, SHARED_RIDGE = 4.0, 1.0
 LEAF_HALF_LIFE, SHARED_HALF_LIFE = 1024.0, 8192.0  # labels
 BINS = 10
 BIN_WEIGHT, BIN_HALF_LIFE = 32.0, 512.0  # labels
+DOUBT, DOUBT_WEIGHT = 1.0, 8.0  # standard errors; labels that a bin without any is taken to have
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,15 @@ class Calibration:
         """[n, K, FEATURES] -> [n, K] conditional acceptance."""
         return self.binned(self.curve(features))
 
+    def cautious(self, features: FloatArray) -> FloatArray:
+        """predict, but of first tokens the lower credible bound: whether to verify at all hangs on them, and what they
+        are worth is learned without verifying anything, since every proposal is compared with the token that comes."""
+        logits = self.curve(features)
+        p = self.binned(logits)
+        labels = self.bin_labels.take(self.cells[:, 0] + bin_of(logits[:, 0]))
+        p[:, 0] -= DOUBT * np.sqrt(p[:, 0] * (1.0 - p[:, 0]) / (labels + DOUBT_WEIGHT))
+        return p
+
 
 class Calibrator:
     """Learns and predicts conditional acceptance from confidence. No tenant's labels reach another's predictions."""
@@ -96,7 +106,7 @@ class Calibrator:
         return Calibration(weights, cells, self._bin_labels.reshape(-1), self._bin_hits.reshape(-1))
 
     def survival(self, slot: int, confidence: Sequence[float] | FloatArray, own: float, *, most: int) -> list[float]:
-        """Of the first `most` tokens of one draft: what `at(..).predict(..)` says, sooner for a few tokens."""
+        """Of the first `most` tokens of one draft: what `at(..).cautious(..)` says, sooner for a few tokens."""
         before, survives, found = 1.0, 1.0, []
         for position, said in enumerate(map(float, confidence[:most])):
             (constant, rising, falling, standing), labels, hits = self._scalars(slot, position)
@@ -106,6 +116,8 @@ class Calibrator:
             p = 1.0 / (1.0 + math.exp(min(-logit, MOST_LOGIT)))
             place = int(min(max(BINS / 8.0 * logit + BINS / 2.0, 0.0), BINS - 1.0))
             p = (hits[place] + BIN_WEIGHT * p) / (labels[place] + BIN_WEIGHT)
+            if not position:
+                p -= DOUBT * math.sqrt(p * (1.0 - p) / (labels[place] + DOUBT_WEIGHT))
             survives *= min(max(p, LEAST_LIKELY), MOST_LIKELY)
             found.append(survives)
         return found

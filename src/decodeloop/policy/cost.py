@@ -20,11 +20,12 @@ FAR_TOKENS = 1e6
 DRIFT_GAIN = 0.05  # of the whole machine: a neighbour comes and goes within tens of steps
 CELL_GAIN = 0.02  # of one region against the others, for good
 SHOCK = 0.3  # log ratio beyond which a step says no more than that it was slow
-CELL_SHRINKAGE = 8.0  # visits at which a cell is believed half
+CELL_SHRINKAGE, FIRST_VISITS = 4.0, 4.0  # visits at which a cell is believed half; that it is taken to have had
 REFRESH_STEPS = 8  # after which what was learned shows in the curves
 MOST_CURVES = 64
 FIRST_STEPS, REST_STEPS = 64, 4  # sampling, overhead and free drafting: at first learned always, then now and then
 CONTEXT_STEPS = 16  # an octave: contexts within 4 % share a curve
+SPECULATING = 0.05  # of a plain step: what deciding on drafts is taken to cost until it was seen
 CELL_TRUST = 64.0  # visits beyond which it is believed no more
 
 
@@ -39,6 +40,14 @@ class StepCosts(CostModel, Protocol):
 
     def free_draft_ms(self, sequences: int) -> float:
         """What drafting takes at every step, whatever is decided."""
+        ...
+
+    def speculating_ms(self) -> float:
+        """What a step that verifies anything drafted takes beside its tokens' time: deciding, cutting, packing."""
+        ...
+
+    def uncertainty(self) -> float:
+        """By what share two step times' ratio may be wrong: one standard deviation."""
         ...
 
     def catch_up_ms(self, drafter: str, tokens: int) -> float:
@@ -61,7 +70,7 @@ class CostSurface:
 
     A fit of measured forwards; times what the machine as a whole and each region of the surface have since turned out
     to be (slow, clipped, in logarithms: a noisy neighbour moves the first and hardly the second); plus sampling and
-    overhead, learned from the steps. Non-decreasing in tokens.
+    overhead, learned from the steps, and what those in which drafts are verified take more. Non-decreasing in tokens.
     """
 
     def __init__(self, samples: Sequence[CostSample], draft_samples: Sequence[DraftSample] = ()) -> None:
@@ -76,7 +85,8 @@ class CostSurface:
         self._base = self._surface.ms(self._knots, 0.0, 1.0) - self._surface.sequence_ms
         plain_ms = min(sample.ms for sample in samples)
         self._floor_ms = plain_ms / 20
-        self._rest = OnlineLinear([0.0, 0.0, 0.0], [plain_ms / 4] * 3, plain_ms / 50)
+        self._rest = OnlineLinear([0.0] * 3, [plain_ms / 4, plain_ms / 4, plain_ms / 16], plain_ms / 50)
+        self._speculating = OnlineLinear([SPECULATING * plain_ms], [plain_ms / 4], plain_ms / 20)
         self._drafts = DraftCosts(draft_samples, plain_ms)
         self._drift = 0.0
         self._regions: dict[tuple[int, int], _Region] = {}
@@ -117,6 +127,12 @@ class CostSurface:
     def free_draft_ms(self, sequences: int) -> float:
         return self._drafts.free_ms(sequences)
 
+    def speculating_ms(self) -> float:
+        return self._speculating.theta[0]
+
+    def uncertainty(self) -> float:
+        return self._surface.spread
+
     def token_context_ms(self) -> float:
         return self._surface.token_context_ms
 
@@ -139,8 +155,12 @@ class CostSurface:
         tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
         self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
         thorough = self._seen <= FIRST_STEPS or self._seen % REST_STEPS == 0
+        features, beside_ms = [1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms
+        speculating = any(row.verify_len for row in record.rows)
         if thorough:
-            self._rest.learn([1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms)
+            self._rest.learn(features, beside_ms - (self.speculating_ms() if speculating else 0.0))
+        if speculating:
+            self._speculating.learn([1.0], beside_ms - self._rest.predict(features))
         if thorough or any(row.draft_len and row.drafter not in free for row in record.rows):
             self._drafts.observe(record, free, catch_up)
 
@@ -156,6 +176,7 @@ class CostSurface:
             "ms_per_token_and_context_token": shape.token_context_ms,
             "ms_per_sequence": shape.sequence_ms,
             "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._rest.theta],
+            "speculating_ms": round(self.speculating_ms(), 5),
             "drift": round(math.expm1(self._drift), 4),
             "cells_visited": sum(int((region.visits > 0).sum()) for region in self._regions.values()),
             "drafters": self._drafts.describe(),
@@ -216,7 +237,9 @@ class CostSurface:
         bias = region.bias_at(int(self._cell_knots[cell]))
         surprise = math.log(ms / max(fitted, self._floor_ms)) - self._drift - bias
         surprise = min(max(surprise, -SHOCK), SHOCK)
-        self._drift += DRIFT_GAIN * surprise
+        # A step unlike any before it says that the surface was wrong there, not that the machine has slowed.
+        visits = float(region.visits[cell])
+        self._drift += DRIFT_GAIN * (1.0 if tokens <= sequences else visits / (visits + CELL_TRUST)) * surprise
         region.learn(cell, surprise)
         self._last[_octave(sequences), cell] = self._step
 
@@ -251,7 +274,7 @@ class _Region:
 
     def learn(self, cell: int, surprise: float) -> None:
         visits = float(self.visits[cell])
-        self._deviation[cell] += max(1.0 / (visits + 10.0), CELL_GAIN) * surprise
+        self._deviation[cell] += max(1.0 / (visits + FIRST_VISITS), CELL_GAIN) * surprise
         self.visits[cell] = visits + 1.0
 
 

@@ -68,6 +68,12 @@ class PointwiseCosts:
     def free_draft_ms(self, sequences: int) -> float:
         return 0.0
 
+    def speculating_ms(self) -> float:
+        return 0.0
+
+    def uncertainty(self) -> float:
+        return 0.0
+
     def token_context_ms(self) -> float:
         return 0.0
 

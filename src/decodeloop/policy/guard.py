@@ -2,8 +2,9 @@
 
 Every step is compared with what a plain step would have taken (the cost surface, which plain steps keep honest). A
 class that would have got more tokens in the same time had it alone decoded plainly has lost. Classes that keep losing
-go off (reason off_cost) and come back by trials; trials and probes share a budget of lost time. What a class loses to
-the *others'* speculation is the interference bound's business, which is tightened when it is broken in fact.
+go off (reason off_cost) and come back by trials; trials, probes and what a class had lost until it was found out have
+one budget of lost time. What a class loses to the *others'* speculation is the interference bound's business, which is
+tightened when it is broken in fact.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Key = tuple[str, RequestClass]  # tenant, class
 
 LOST_SHARE = 0.01  # of all time: what trials and probes may cost
 MOST_SAVED_MS = 2000.0  # a long clean run buys no longer bursts than this
-KEPT = 0.5 ** (1 / 96)  # a step
+KEPT = 0.5 ** (1 / 256)  # a step
 SLOWEST = 3.0  # times plain: a step slower than that says no more than that
 TOLERATED = 0.005  # of plain speed, before a loss counts
-SURE, TRIAL_SURE = 3.0, 2.0  # standard errors of a loss
-LEAST_STEPS, LEAST_TRIAL, TRIAL_STEPS = 32, 6, 24
+SURE, TRIAL_SURE = 2.0, 2.0  # standard errors of a loss
+LEAST_STEPS, LEAST_TRIAL, TRIAL_STEPS = 16, 6, 24
 FIRST_PAUSE, LONGEST_PAUSE = 64, 8192  # steps
 MAX_CLASSES = 1024
 
@@ -196,6 +197,8 @@ class PlainGuard:
 
     def _judge(self, key: Key, lost: float, plain: float, token_ms: float) -> None:
         standing = self._standing(key)
+        if standing.stand is Stand.OFF:  # forced
+            return
         standing.account.add(lost, plain)
         trial = standing.stand is Stand.TRIAL
         if trial:
@@ -206,6 +209,8 @@ class PlainGuard:
         if account.certainty_of(0.0) > (TRIAL_SURE if trial else SURE):
             standing.pause = min(2 * standing.pause, LONGEST_PAUSE) if trial else FIRST_PAUSE
             standing.lost_ms = account.loss / account.steps * token_ms
+            if not trial:  # found out by losing it: no trial until that is made up for
+                self.spend(account.loss * token_ms)
             standing.stand, standing.since = Stand.OFF, self._step
         elif trial and self._step - standing.since >= TRIAL_STEPS:
             standing.stand, standing.since = Stand.ON, self._step

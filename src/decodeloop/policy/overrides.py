@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from decodeloop.policy import PolicySettings
 from decodeloop.types import DecodeRequest, Plan, Reason, SpeculationMode
 
-__all__ = ["SILENCE", "Choice", "ceiling", "choose", "drafter_for", "is_silent", "override", "plan_of"]
+__all__ = ["SILENCE", "Choice", "ceiling", "choose", "drafter_for", "is_silent", "override", "plan_of", "silent_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +85,9 @@ def plan_of(choices: Iterable[Choice]) -> Plan:
         tuple(choice.drafter for choice in chosen),
         tuple(choice.reason for choice in chosen),
     )
+
+
+@lru_cache(maxsize=256)
+def silent_plan(rows: int) -> Plan:
+    """Of requests for which nobody has anything to say."""
+    return plan_of([SILENCE] * rows)

@@ -18,6 +18,7 @@ from decodeloop.policy.tracks import Track
 from decodeloop.types import DecodeRequest, FloatArray, Load
 
 WORTH_MARGIN = 0.9  # for what `least_worth` leaves out: requests of shorter context cost a little less
+LEAST_GAIN, MOST_GAIN = 0.01, 0.05  # of a plain step: bounds on what a verified draft must be expected to gain
 EXTRA_MATTERS = 0.01  # of the plain step: how much contexts must differ in cost before requests are told apart
 
 
@@ -57,8 +58,8 @@ class Step:
     def least_worth(self) -> float:
         """A first draft token less likely than this can't pay for its verification, whatever comes with it.
 
-        B tokens bring at most B times the likeliest first token, and cost what they add to the step at the rate of
-        decoding plainly, which is the least that a millisecond is worth.
+        B tokens bring at most B times the likeliest first token, and cost what they add to the step and the least gain
+        at the rate of decoding plainly, which is the least that a millisecond is worth.
         """
         most = self.rows * self.depth
         if not most:
@@ -67,8 +68,13 @@ class Step:
         plain_ms = self.plain_ms
         if self.load.prefill_tokens:
             plain_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
-        a_token_ms = float(((ms[1:] - ms[0]) / np.arange(1, most + 1)).min())
+        a_token_ms = float((((1.0 + self.least_gain) * ms[1:] - ms[0]) / np.arange(1, most + 1)).min())
         return WORTH_MARGIN * a_token_ms * self.rows / plain_ms
+
+    @cached_property
+    def least_gain(self) -> float:
+        """The share of plain speed that verifying must gain: less is within what step times are known to."""
+        return min(max(self.costs.uncertainty(), LEAST_GAIN), MOST_GAIN)
 
     @cached_property
     def heaviest(self) -> float:
@@ -83,12 +89,11 @@ class Step:
 
     def ms(self, drafted: int) -> FloatArray:
         """[drafted + 1] time of the whole step when 0, 1, .. draft tokens are verified besides the certain ones."""
-        return self.spent_ms + self._step_ms(self.rows + self.load.prefill_tokens + self.certain_tokens, drafted)
+        return self._step_ms(self.rows + self.load.prefill_tokens, drafted)
 
     def terms(self, items: Items, drafted: int) -> Terms:
         def rate(weights: FloatArray | None) -> float:
-            decoding = self.spent_ms + self._step_ms(self.rows + self.certain_tokens, drafted)
-            return allocate(replace(items, weights=weights), decoding).score
+            return allocate(replace(items, weights=weights), self._step_ms(self.rows, drafted)).score
 
         return self.aim.terms(self.requests, self.tracks, Market(rate, self.load.prefill_tokens > 0))
 
@@ -110,24 +115,45 @@ class Step:
             return self._alone(survival[0].tolist(), drafted, terms.objective)
         if terms.weights is not None:
             items = replace(items, weights=terms.weights)
-        budget = self.guard.interference()
+        budget, ms = self.guard.interference(), self.ms(drafted)
         if math.isinf(budget) or self.rows == 1:  # one alone is in nobody's way
-            return allocate(items, self.ms(drafted), terms.objective)
-        return allocate_fairly(items, self.ms(drafted), self.plain_ms, budget, terms.objective)
+            found = allocate(items, ms, terms.objective)
+        else:
+            found = allocate_fairly(items, ms, self.plain_ms, budget, terms.objective)
+        return self._worthwhile(found, items, float(ms[0]), terms.objective)
+
+    def _worthwhile(self, found: Allocation, items: Items, plain_ms: float, objective: Objective) -> Allocation:
+        """`found`, unless it gains too little over verifying nothing more to be sure that it gains."""
+        if not found.verify_lens.any():
+            return found
+        value = items.plain_value
+        score = float(objective.score(value, plain_ms))
+        price = objective.price(score)
+        verified = np.arange(items.survival.shape[1]) < found.verify_lens[:, None]
+        gained = float(np.where(verified, items.values, 0.0).sum()) - price * (found.ms - plain_ms)
+        if gained >= self.least_gain * price * found.ms:
+            return found
+        return Allocation(np.zeros(self.rows, np.int64), float(items.least_tokens.sum()), plain_ms, score, score)
 
     def _alone(self, survival: Sequence[float], drafted: int, objective: Objective) -> Allocation:
         """`allocate` for one request: the best of its draft's prefixes. Arrays would take longer to make."""
         plain, tokens = 1 + self.load.prefill_tokens, 1.0
-        best_ms = self.costs.step_ms(plain, self.load.context_tokens, self.sequences)
+        best_ms = plain_ms = self.costs.step_ms(plain, self.load.context_tokens, self.sequences)
         best, best_tokens, score = 0, 1.0, float(objective.score(1.0, best_ms))
+        price, plain_score, beside_ms = objective.price(score), score, self.costs.speculating_ms()
         for length in range(1, min(drafted, len(survival)) + 1):
             tokens += survival[length - 1]
-            ms = self.costs.step_ms(plain + length, self.load.context_tokens, self.sequences)
+            ms = beside_ms + self.costs.step_ms(plain + length, self.load.context_tokens, self.sequences)
             mine = float(objective.score(tokens, ms))
             if mine > score:
                 best, best_tokens, best_ms, score = length, tokens, ms, mine
+        if best_tokens - 1.0 - price * (best_ms - plain_ms) < self.least_gain * price * best_ms:
+            best, best_tokens, best_ms, score = 0, 1.0, plain_ms, plain_score
         return Allocation(np.array([best]), best_tokens, best_ms, score, score)
 
     def _step_ms(self, least: int, drafted: int) -> FloatArray:
-        tokens = np.arange(least, least + drafted + 1)
-        return self.costs.step_ms_many(tokens, self.load.context_tokens, self.sequences)
+        """[drafted + 1] beside `least` tokens that are not drafted."""
+        tokens = np.arange(least, least + drafted + 1) + self.certain_tokens
+        ms = self.spent_ms + self.costs.step_ms_many(tokens, self.load.context_tokens, self.sequences)
+        ms[0 if self.certain_tokens else 1 :] += self.costs.speculating_ms()
+        return ms

@@ -13,7 +13,7 @@ OWN_WEIGHT = 1.0  # information that its class's record counts for beside the re
 STANDING = 3.0  # logits, either way
 REWARD_KEPT = 1.0 - 1.0 / 12.0  # a step
 LEAST_CREDIT, MOST_CREDIT = -4.0, 8.0  # tokens
-FIRST_CREDIT = 2.0  # tokens, of a class that nobody knows
+FIRST_CREDIT = 0.0  # tokens, of a class that nobody knows
 TYPICAL_KEPT = 1.0 - 1.0 / 256.0  # of a class's typical credit, a step of one request
 MAX_CLASSES = 1024
 

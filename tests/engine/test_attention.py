@@ -1,0 +1,128 @@
+"""How often drafters are asked for a sequence, given what came of asking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodeloop.engine.attention import LATE, LONGEST_REST, PATIENT, REST, SCOUTS, Attention
+from decodeloop.types import RequestClass, Speculation, SpeculationMode
+
+EDIT, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
+
+
+@dataclass
+class Asked:
+    request_class: RequestClass = CHAT
+    speculation: Speculation = Speculation()
+
+
+@dataclass
+class Running:
+    """As much of a sequence as attention looks at."""
+
+    id: int
+    request: Asked = field(default_factory=Asked)
+    organization: str = "t"
+
+
+def served(attention, sequence, steps, worth):
+    """The steps, counted from 0, in which it was asked. worth(step): whether anything was verified then."""
+    asked = []
+    for step in range(steps):
+        if attention.due([sequence]):
+            asked.append(step)
+            attention.learn(sequence, heeded=worth(step))
+    attention.finish(sequence)
+    return asked
+
+
+def hopeless(attention):
+    for i in range(40):
+        served(attention, Running(i), 60, lambda step: False)
+    return attention
+
+
+def test_what_is_always_worth_it_is_asked_at_every_step():
+    assert served(Attention(), Running(0), 50, lambda step: True) == list(range(50))
+
+
+def test_rests_grow_to_the_longest_and_end_with_the_first_draft_worth_verifying():
+    attention = Attention()
+    served(attention, Running(0), 200, lambda step: True)
+    asked = served(attention, Running(1), 400, lambda step: step >= 200)
+    gaps = [b - a for a, b in pairwise(asked)]
+    assert gaps[: PATIENT - 2] == [1] * (PATIENT - 2)
+    assert max(gaps) >= REST
+    woken = next(step for step in asked if step >= 200)
+    assert woken < 200 + LONGEST_REST
+    assert [step for step in asked if step >= woken] == list(range(woken, 400))
+
+
+def test_a_hopeless_class_costs_next_to_nothing():
+    attention = hopeless(Attention())
+    asked = [len(served(attention, Running(100 + i), 96, lambda step: False)) for i in range(8 * SCOUTS)]
+    assert sum(asked) <= 8 * 96 / LONGEST_REST + 8
+    assert sum(bool(count) for count in asked) <= 8 + 1
+
+
+def test_a_long_sequence_of_a_hopeless_class_is_looked_at_in_the_end():
+    attention = hopeless(Attention())
+    for i in range(SCOUTS):
+        asked = served(attention, Running(100 + i), LATE + 200, lambda step: step >= LATE)
+        assert asked
+        assert asked[0] <= LATE
+        assert asked[-100:] == list(range(LATE + 100, LATE + 200))
+        attention = hopeless(attention)
+
+
+def test_a_class_that_becomes_worth_it_is_asked_at_once_again():
+    attention = hopeless(Attention())
+    for i in range(2 * SCOUTS):
+        served(attention, Running(100 + i), 100, lambda step: True)
+    assert served(attention, Running(999), 50, lambda step: True) == list(range(50))
+
+
+def test_classes_and_tenants_rest_apart():
+    attention = hopeless(Attention())
+    other, tenant = Running(500, Asked(EDIT)), Running(501, organization="u")
+    assert attention.due([other, tenant]) == [0, 1]
+
+
+def test_resting_sequences_are_asked_together():
+    attention, sequences = hopeless(Attention()), [Running(100 + i) for i in range(4 * SCOUTS)]
+    disturbed = 0
+    for step in range(200):
+        running = sequences[: 1 + step]  # they arrive one by one
+        due = attention.due(running)
+        disturbed += bool(due)
+        for i in due:
+            attention.learn(running[i], heeded=False)
+    assert 0 < disturbed <= 200 / LONGEST_REST + 1
+
+
+def test_who_wants_none_is_never_asked():
+    off = Running(0, Asked(speculation=Speculation(SpeculationMode.OFF)))
+    assert served(Attention(), off, 100, lambda step: True) == []
+
+
+@given(worth=st.lists(st.booleans(), min_size=64, max_size=300))
+def test_it_is_asked_again_within_the_longest_rest_whatever_happens(worth):
+    asked = served(Attention(), Running(0), len(worth), lambda step: worth[step])
+    gaps = [b - a for a, b in zip([-1, *asked], [*asked, len(worth)], strict=True)]
+    assert max(gaps) <= LONGEST_REST + 1
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_what_is_now_and_then_worth_it_is_missed_at_most_half(share):
+    """Drafts worth verifying come in runs, as copies do."""
+    period = 40
+    attention, found = Attention(), 0
+    for i in range(20):
+        asked = served(attention, Running(i), 400, lambda step: step % period < share * period)
+        found += sum(step % period < share * period for step in asked)
+    assert found >= 0.5 * share * 20 * 400
