@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.acceptance import LEAST, MOST, Runs
-from decodeloop.policy.allocate import Items, Priced, allocate
+from decodeloop.policy.allocate import RATE, Items, Priced, allocate
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
@@ -81,11 +81,9 @@ def test_one_request_gets_what_the_allocation_gives_it(conditional, slope, stair
     here, survival = step(1, surface(slope, stairs)), np.zeros((1, K))
     survival[0, : len(conditional)] = np.cumprod(conditional)
     drafted = len(conditional)
-    if price is None:
-        alone, both = here.solve(survival, drafted), allocate(Items(survival), here.ms(drafted))
-    else:
-        alone = here._alone(survival[0].tolist(), drafted, Priced(price))
-        both = allocate(Items(survival), here.ms(drafted), Priced(price))
+    objective, ms, items = RATE if price is None else Priced(price), here.ms(drafted), Items(survival)
+    alone = here._alone(survival[0].tolist(), drafted, objective)
+    both = here._worthwhile(allocate(items, ms, objective), items, float(ms[0]), objective)
     assert alone.score == pytest.approx(both.score, rel=1e-9, abs=1e-9)
     assert alone.tokens == pytest.approx(1.0 + survival[0, : int(alone.verify_lens[0])].sum())
 
@@ -102,6 +100,20 @@ def test_nothing_below_the_least_worth_gains_anything(rows, slope, stairs, prefi
     survival = np.full((rows, K), 0.999 * min(here.least_worth, 1.0))
     best, plain = here.solve(survival, rows * K), here.solve(np.zeros((rows, K)), 0)
     assert best.score <= plain.score + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 4), conditional=st.floats(0.0, 1.0), slope=st.floats(0.05, 4.0))
+def test_whatever_is_verified_gains_at_least_what_step_times_are_known_to(rows, conditional, slope):
+    here = step(rows, surface(slope))
+    survival = np.cumprod(np.full((rows, K), conditional), axis=1)
+    found, plain_rate = here.solve(survival, rows * K), rows / here.plain_ms
+    assert here.least_gain >= 0.01
+    if found.verify_lens.any():
+        assert found.tokens / found.ms >= (1.0 + here.least_gain) * plain_rate * (1.0 - 1e-9)
+        assert found.ms > here.costs.step_ms(rows + int(found.verify_lens.sum()), 100 * rows, rows)
+    else:
+        assert found.tokens / found.ms == pytest.approx(plain_rate)
 
 
 def test_one_point_and_many_agree_while_it_learns():
