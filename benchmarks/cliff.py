@@ -4,7 +4,8 @@ Loads 1 to 32, five classes of requests and a mix of them, arms off, fixed draft
 (reference) and adaptive, all on the native engine, in mirrored blocks (ABBA). Rates are decode tokens a second while
 the load is held: requests follow each other, prompts lie in the prefix cache, what ends a turn is a number of tokens.
 Every arm decodes the same answers (the engine is lossless), which were decoded plainly beforehand to see where they
-begin to loop; there they end, so that no loop flatters a copying drafter. --loops leaves the loops in.
+begin to loop; there they end, so that no loop flatters a copying drafter. --loops leaves the loops in. Before the first
+block every arm serves each mix for some seconds that are not counted: cold caches, and what a policy learns first.
 
 --run FILE keeps what was measured and goes on where it stopped; --minutes ends early with what there is. The last line
 is JSON: worst, best, geomean, inconclusive, and what else the blocks say.
@@ -51,7 +52,8 @@ WEIGHTS = {
     "creative_writing": 0.5,
 }
 LOADS = (1, 2, 4, 8, 16, 32)
-TURN_TOKENS = {1: 96, 2: 64, 4: 48, 8: 40, 16: 32, 32: 24}  # of each of the requests that run at once
+TURN_TOKENS = {1: 192, 2: 96, 4: 64, 8: 40, 16: 32, 32: 24}  # of each of the requests that run at once
+WARM_LOAD, WARM_TOKENS = 4, 600  # of each mix, once
 ANSWER_TOKENS = 96
 LEAST_TOKENS = 16  # shorter answers say little
 LOOP = 12
@@ -230,6 +232,14 @@ class Measuring:
         )
         return conclude(self.found, ours=plan.arms[-1], fixed=fixed, weights=WEIGHTS)
 
+    def warm(self, plan: Plan) -> None:
+        load = min(WARM_LOAD, max(cell.load for cell in plan.cells))
+        for mix in dict.fromkeys(cell.mix for cell in plan.cells):
+            tell(f"warming up: {mix}", self._started_s)
+            for arm in plan.arms:
+                stream = self._workload.stream(Cell(load, mix), 0)
+                self._arms.loops[arm].serve(stream, load, lambda served: served.tokens >= WARM_TOKENS)
+
     def _serve(self, cell: Cell, arm: str, block: int) -> Measurement:
         quota = cell.load * TURN_TOKENS.get(cell.load, 24)
         stream = self._workload.stream(cell, block)
@@ -303,6 +313,7 @@ def main() -> None:
         workload.write(arms, max(cell.load for cell in plan.cells), cut_loops=not options.loops)
     described: Mapping[str, Any] = {}
     try:
+        measuring.warm(plan)
         findings = measuring.run(plan)
         described = arms.loops[plan.arms[-1]].engine.describe()
     finally:
