@@ -6,18 +6,21 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from asgi import CHAT, call, chat, lifespan
 from decodeloop.gateway.app import build_app
 from decodeloop.gateway.governance import build_governance
 from decodeloop.gateway.settings import GatewaySettings
+from decodeloop.gateway.store import Recalled
 from decodeloop.gateway.upstreams.remote import RemoteSettings
 from decodeloop.governance.ledger import Outcome
 from decodeloop.types import Chunk, RequestRefused
 from elsewhere import DONE, END, USAGE_EVENT, Elsewhere, event, piece, streams
 from governed import KEY as SECRET
 from governed import OTHER, Clock, Governed, governed, run, says_tokens, settings
+from listening import listening
 from scripted import ScriptedUpstream
 
 KEY = {"idempotency-key": "order-1"}
@@ -197,3 +200,38 @@ def test_the_audit_names_who_was_told_again(tmp_path: Path) -> None:
     run(settings(tmp_path, f"audit: {{directory: {tmp_path}/audit}}"), says_tokens(5), work)
     (chain,) = (tmp_path / "audit").glob("*.jsonl")
     assert '"decision":"told again"' in chain.read_text()
+
+
+def test_over_real_sockets_it_is_answered_to_its_end_though_the_client_left(tmp_path: Path) -> None:
+    governance = build_governance(settings(tmp_path), clock=Clock())
+    app = build_app(GatewaySettings(), {"own": ScriptedUpstream(says_tokens(20, wait_s=0.005))}, governance=governance)
+    headers = Governed.headers(SECRET, KEY)
+
+    with listening(app, GatewaySettings()) as (_, port), httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with client.stream("POST", CHAT, json=chat(stream=True), headers=headers) as left:
+            next(left.iter_bytes())
+        again = client.post(CHAT, json=chat(stream=True), headers=headers)
+        once_more = client.post(CHAT, json=chat(stream=True), headers=headers)
+        assert again.headers["idempotent-replayed"] == "true"
+        assert again.content.count(b'"content":"x"') == 20
+        assert again.content.endswith(b"data: [DONE]\n\n")
+        assert once_more.content == again.content
+
+
+def test_another_may_come_first_and_end_between_two_looks(tmp_path: Path) -> None:
+    async def work(there: Governed, upstream: ScriptedUpstream) -> None:
+        first = await there.ask(headers=KEY)
+        await there.governance.store.flush()
+        clerk, looked = there.governance.clerk, []
+        look = clerk.recall
+
+        async def late(named: Any) -> Recalled:
+            looked.append(named)
+            return Recalled() if len(looked) == 1 else await look(named)
+
+        clerk.recall = late  # type: ignore[method-assign]
+        again = await there.ask(headers=KEY)
+        assert (again.status, again.body) == (200, first.body)
+        assert len(upstream.requests) == 1
+
+    run(settings(tmp_path), says_tokens(5), work)

@@ -26,6 +26,7 @@ __all__ = ["Answered", "Desk", "Repeats"]
 
 LOOK_S = 0.1  # between looks at whether the first is answered
 MAX_KEY = 255
+TAKEN = ("idempotency_key_in_flight", "idempotency_key_used")
 AGAIN = (b"content-type", b"cache-control", b"x-accel-buffering")  # and those of ours
 
 
@@ -118,7 +119,7 @@ class Repeats:
                 return
             if recalled.refusal is not None:
                 raise key_refusal(recalled.refusal, recalled.earlier)
-            if await self._first(exchange, named, handler, until_s):
+            if await self._first(exchange, named, handler):
                 return
 
     async def _recalled(self, named: Idempotency, until_s: float) -> Recalled:
@@ -136,16 +137,16 @@ class Repeats:
                 await asyncio.sleep(LOOK_S)
 
     async def _first(
-        self, exchange: Exchange, named: Idempotency, handler: Callable[[Exchange], Awaitable[None]], until_s: float
+        self, exchange: Exchange, named: Idempotency, handler: Callable[[Exchange], Awaitable[None]]
     ) -> bool:
-        """Whether it was; else another with this key came in between, and is being answered."""
+        """Whether it was; else another with this key came in between."""
         copy = _Copy(self.settings.max_answer_kb << 10)
         exchange.overhear(copy.hear)
         try:
             await handler(exchange)
             answer = copy.answer
         except RequestRefused as refused:
-            if _is_in_flight(refused) and asyncio.get_running_loop().time() < until_s:
+            if refused.code in TAKEN:
                 exchange.told.clear()
                 return False
             answer = Answered(refused.status, [(b"content-type", JSON)], [error_body(refused)])
@@ -183,7 +184,3 @@ async def _tell(exchange: Exchange, answer: Answered) -> None:
 
 def _is_ours(name: bytes) -> bool:
     return name.startswith(b"x-decodeloop-")
-
-
-def _is_in_flight(refused: RequestRefused) -> bool:
-    return refused.code == "idempotency_key_in_flight"
