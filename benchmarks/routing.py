@@ -1,11 +1,12 @@
 """What routing brings: all classes mixed on one engine with two pools, the router on and off.
 
-python benchmarks/routing.py [--blocks 8] [--load 8] [--tokens 48] [--json]
+python benchmarks/routing.py [--blocks 12] [--load 8] [--tokens 48] [--each 4] [--gains JSON] [--json]
 
 One engine serves two pools: `speculative` (always drafts) and `plain`. First each class is measured in both, which
 gives the pools their `gains`; then mixed traffic is sent in mirrored blocks, with the router choosing and with all
 of it going to `speculative`, as an engine with one static setting does. Cost is machine time: each request's share of
-its steps, as the engine attributes it. Intervals: paired by block, 95 %, both figures together.
+its steps, as the engine attributes it. Intervals: paired by block, 95 %, both figures together; the p99 is each block's
+own, between its two slowest requests, so that a block's weather falls out of the ratio.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 from gateways import gateway
 
 from decodeloop.evaluation.statistics import paired_ratio
@@ -131,11 +133,6 @@ def measure_gains(url: str, prompts: Sequence[Mapping[str, str]], load: int, tok
     return gains
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def compare(url: str, prompts: Sequence[Mapping[str, str]], blocks: int, load: int, tokens: int) -> dict[str, Any]:
     """Cost a request and the slow end of time per token, of the router against the static pool."""
     cost: dict[str, list[float]] = {"on": [], "off": []}
@@ -148,14 +145,18 @@ def compare(url: str, prompts: Sequence[Mapping[str, str]], blocks: int, load: i
             told[arm] += asyncio.run(turn(url, prompts, load, tokens, None if arm == "on" else "speculative"))
         for arm, served in told.items():
             cost[arm].append(sum(each.machine_ms for each in served) / len(served))
-            slow[arm].append(percentile([each.tpot_ms for each in served], 0.99))
+            slow[arm].append(float(np.quantile([each.tpot_ms for each in served], 0.99)))
         for each in told["on"]:
             pools[each.request_class][each.pool] += 1
-        print(f"block {block + 1} of {blocks}: {cost['on'][-1] / cost['off'][-1]:.3f} of the cost", file=sys.stderr)
+        ratios = [arm["on"][-1] / arm["off"][-1] for arm in (cost, slow)]
+        print(
+            f"block {block + 1} of {blocks}: {ratios[0]:.3f} of the cost, {ratios[1]:.3f} of TPOT p99", file=sys.stderr
+        )
     return {
         "cost_ratio": asdict(paired_ratio(cost["on"], cost["off"], cells=2)),
         "tpot_p99_ratio": asdict(paired_ratio(slow["on"], slow["off"], cells=2)),
         "cost_ms_a_request": {arm: statistics.mean(values) for arm, values in cost.items()},
+        "tpot_p99_by_block_ms": slow,
         "tpot_p99_ms": {arm: statistics.mean(values) for arm, values in slow.items()},
         "pools_with_router": {name: dict(counts) for name, counts in pools.items()},
     }
@@ -163,10 +164,11 @@ def compare(url: str, prompts: Sequence[Mapping[str, str]], blocks: int, load: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--load", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--each", type=int, default=4, help="prompts of each class in a turn")
+    parser.add_argument("--gains", type=json.loads, help="as an earlier run measured them; else they are measured")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     everything = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
@@ -175,8 +177,10 @@ def main() -> None:
     mixed = [own[options.load + place] for place in range(options.each) for own in classes.values()]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with gateway(folder, pooled({})) as url:
-            gains = measure_gains(url, measured, options.load, options.tokens)
+        gains = options.gains
+        if gains is None:
+            with gateway(folder, pooled({})) as url:
+                gains = measure_gains(url, measured, options.load, options.tokens)
         with gateway(folder, pooled(gains)) as url:
             asyncio.run(turn(url, mixed, options.load, 8, None))  # warm
             told = compare(url, mixed, options.blocks, options.load, options.tokens)
