@@ -23,7 +23,8 @@ double input_value(const RowSet& set, RowKind kind, int64_t row, int64_t k) {
     const int64_t at = row * set.stride + k;
     if (kind == RowKind::F32) return set.f32[at];
     if (kind == RowKind::BF16) return bf16_to_float(set.bf16[at]);
-    return double{set.scale[row * (set.stride / kGroup) + k / kGroup]} * set.int8[at];
+    const int64_t place = set.place(row, k / kGroup);
+    return double{set.scale[place]} * set.int8[place * kGroup + k % kGroup];
 }
 
 std::vector<float> product(const Kernels& kernels, const Matrix& matrix, const RowSet& x, int64_t rows) {

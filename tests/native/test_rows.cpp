@@ -60,18 +60,20 @@ void test_quantise(const Kernels& kernels) {
     const RowSet& set = rows.set();
     for (int64_t row = 0; row < 2; ++row) kernels.to_int8(set, row, 0, 3);
     for (int64_t g = 0; g < 3; ++g) {
+        const int64_t place = set.place(0, g), zeros = set.place(1, g);
         int sum = 0;
         float largest = 0;
-        for (int64_t k = g * kGroup; k < (g + 1) * kGroup; ++k) {
-            const auto at = static_cast<size_t>(k);
-            check_near(set.int8[k] * double{set.scale[g]}, x[at], 0.5001 * set.scale[g], name + " rounds to nearest");
+        for (int64_t i = 0; i < kGroup; ++i) {
+            const auto at = static_cast<size_t>(g * kGroup + i);
+            const int q = set.int8[place * kGroup + i];
+            check_near(q * double{set.scale[place]}, x[at], 0.5001 * set.scale[place], name + " rounds to nearest");
             largest = std::max(largest, std::fabs(x[at]));
-            sum += set.int8[k];
+            sum += q;
         }
-        check_near(set.scale[g], largest / 127, 1e-7, name + " scale");
-        check(set.sum[g] == sum, name + " sum");
-        check_near(set.scaled_sum[g], sum * double{set.scale[g]}, 1e-5, name + " scaled sum");
-        check(set.scale[3 + g] == 0 && set.sum[3 + g] == 0 && set.int8[96 + g * kGroup] == 0, name + " of zeros");
+        check_near(set.scale[place], largest / 127, 1e-7, name + " scale");
+        check(set.sum[place] == sum, name + " sum");
+        check_near(set.scaled_sum[place], sum * double{set.scale[place]}, 1e-5, name + " scaled sum");
+        check(set.scale[zeros] == 0 && set.sum[zeros] == 0 && set.int8[zeros * kGroup] == 0, name + " of zeros");
     }
 }
 

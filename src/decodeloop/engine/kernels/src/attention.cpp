@@ -10,7 +10,7 @@ namespace decodeloop {
 
 namespace {
 
-constexpr int64_t kGroupTokens = 16;         // of a slot that share loads of keys and values
+constexpr int64_t kGroupTokens = 16;         // of a slot that share loads of keys and values, at most
 constexpr int64_t kItemsPerThread = 4;       // wanted, so that threads end together
 constexpr int64_t kSmallestItem = 4096;      // row-positions: below, cutting costs more than it gains
 constexpr int64_t kMostPartials = 16 << 20;  // floats
@@ -51,14 +51,23 @@ void Attention::plan(const Batch& batch, int threads) {
     partials_.reserve(static_cast<size_t>(partials) * sizeof(float));
 }
 
+// Tokens of a slot to a group: fewer where groups are too few for the threads, but enough to fill the kernels' tiles.
+int64_t Attention::group_tokens(const Batch& batch, int threads) const {
+    const int64_t groups = shape_.kv_heads * ceil_div(batch.tokens, kGroupTokens);  // at least
+    const int64_t parts = ceil_div(kItemsPerThread * threads, groups);
+    const int64_t tile = std::max<int64_t>(1, kMaxAttentionRows / repeat_);
+    return std::min(kGroupTokens, round_up(ceil_div(std::min(batch.tokens, kGroupTokens), parts), tile));
+}
+
 void Attention::plan_groups(Plan& plan, bool window, int threads) {
+    const int64_t most = group_tokens(*batch_, threads);
     plan.groups.clear();
     plan.items.clear();
     plan.partials = 0;
     int64_t work = 0;  // row-positions
     for (int64_t from = 0, to = 0; from < batch_->tokens; from = to) {
         const int32_t slot = batch_->slots[token_at(from)];
-        while (to < batch_->tokens && to - from < kGroupTokens && batch_->slots[token_at(to)] == slot) ++to;
+        while (to < batch_->tokens && to - from < most && batch_->slots[token_at(to)] == slot) ++to;
         const int64_t first_chunk = first_visible(from, window) / kChunk, end_chunk = position_at(to - 1) / kChunk + 1;
         for (int64_t head = 0; head < shape_.kv_heads; ++head) {
             plan.groups.push_back({from, to, head, first_chunk, end_chunk, 0, 1});

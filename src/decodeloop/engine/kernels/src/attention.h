@@ -60,6 +60,7 @@ private:
         Scratch scratch;
     };
 
+    int64_t group_tokens(const Batch& batch, int threads) const;
     void plan_groups(Plan& plan, bool window, int threads);
     void attend_chunk(const Place& place, const Group& group, int64_t chunk, float* partials) const;
     void attend_rows(const Place& place, const Group& group, int64_t chunk, int64_t from, int64_t to,

@@ -13,17 +13,21 @@ namespace decodeloop {
 // How a kernel wants its input rows.
 enum class RowKind { F32, BF16, Int8 };
 
-// Input rows of matrix products, `stride` elements apart and zero beyond their width. Int8 rows have per group of 32 a
-// scale, the sum of the group's integers, and the product of the two.
+// Input rows of matrix products, zero beyond their width. f32 and bf16: [rows][stride]. Int8 rows lie group by group, as
+// products take them: [groups][capacity][32] integers, and [groups][capacity] scales, sums of a group's integers, and
+// products of the two.
 struct RowSet {
     int64_t stride = 0;
+    int64_t capacity = 0;  // in rows
     float* f32 = nullptr;
     uint16_t* bf16 = nullptr;
     int8_t* int8 = nullptr;
-    int16_t* int16 = nullptr;  // the same integers, where the kernels want them wider
+    int16_t* int16 = nullptr;  // the same integers, widened and ordered as the kernels want them
     float* scale = nullptr;
     float* scaled_sum = nullptr;
     int32_t* sum = nullptr;
+
+    int64_t place(int64_t row, int64_t group) const { return group * capacity + row; }
 };
 
 struct MatmulArgs {

@@ -30,6 +30,7 @@ public:
             return piece;
         };
         set_.stride = stride;
+        set_.capacity = capacity_;
         set_.f32 = reinterpret_cast<float*>(take(count * 4));
         set_.bf16 = reinterpret_cast<uint16_t*>(take(count * 2));
         set_.int16 = reinterpret_cast<int16_t*>(take(count * 2));

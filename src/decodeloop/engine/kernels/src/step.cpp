@@ -10,7 +10,7 @@ namespace decodeloop {
 namespace {
 
 // Up to so many rows each thread normalises for itself: cheaper than to share the work and meet.
-constexpr int64_t kOwnRows = 4;
+constexpr int64_t kOwnRows = 8;
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 int64_t padded_outputs(const Matrix& matrix) { return matrix.units() * kUnit; }

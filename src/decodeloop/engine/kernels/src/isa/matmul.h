@@ -14,6 +14,8 @@ template <class S>
 struct Tiling {
     static constexpr int kUnitVectors = kUnit / S::kLanes;
     static constexpr int kMaxRows = (S::kRegisters - 1) / 2 - 1;
+    // One sum a row, weights, a mask, an input and a product. More than 15 rows gain nothing.
+    static constexpr int kMaxGroupRows = S::kRegisters - 4 < 15 ? S::kRegisters - 4 : 15;
 
     // Accumulators, a weight for each column of them, and one input have to fit in the registers.
     static constexpr int vectors(int rows) {
@@ -115,13 +117,26 @@ static void float_tile(const MatmulArgs& a, int64_t row) {
     }
 }
 
+// How many vectors of outputs share each input of a tile of four-bit groups: two where the registers hold their sums.
+template <class S>
+static constexpr int group_vectors(int rows) {
+    return Tiling<S>::kUnitVectors > 2 && 2 * (rows + 2) <= S::kRegisters ? 2 : 1;
+}
+
+// The bytes of vector v's weights within a group: 16 outputs lie after the other 16.
+template <class S>
+static constexpr int vector_place(int v, int half_bytes) {
+    constexpr int kHalf = Tiling<S>::kUnitVectors / 2;
+    return v / kHalf * half_bytes + v % kHalf * S::kLanes * 4;
+}
+
 template <class S, int kRows, int kVectors>
 static inline __attribute__((always_inline)) void nibble_step(typename S::I (&acc)[kRows][kVectors],
-                                                              const typename S::I (&weight)[kVectors], const int8_t* x,
-                                                              int64_t stride) {
+                                                              const typename S::I (&weight)[kVectors],
+                                                              const int8_t* x) {
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
-        const typename S::I input = S::input_quad(x + m * stride);
+        const typename S::I input = S::input_quad(x + m * kGroup);
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) acc[m][v] = S::nibble_mac(acc[m][v], weight[v], input);
     }
@@ -129,7 +144,7 @@ static inline __attribute__((always_inline)) void nibble_step(typename S::I (&ac
 
 // dots[v][m] = exact products of a group's inputs with kVectors vectors of four-bit weights.
 template <class S, int kRows, int kVectors>
-static inline __attribute__((always_inline)) void nibble_dots(const char* w, const int8_t* x, int64_t stride,
+static inline __attribute__((always_inline)) void nibble_dots(const char* w, const int8_t* x,
                                                               typename S::F (&dots)[kVectors][kRows]) {
     typename S::I acc[kRows][kVectors];
 #pragma GCC unroll 16
@@ -141,10 +156,10 @@ static inline __attribute__((always_inline)) void nibble_dots(const char* w, con
         typename S::I weight[kVectors];
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) weight[v] = S::low_nibbles(w + v * S::kLanes * 4);
-        nibble_step<S, kRows, kVectors>(acc, weight, x, stride);
+        nibble_step<S, kRows, kVectors>(acc, weight, x);
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) weight[v] = S::high_nibbles(w + v * S::kLanes * 4);
-        nibble_step<S, kRows, kVectors>(acc, weight, x + 4, stride);
+        nibble_step<S, kRows, kVectors>(acc, weight, x + 4);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
@@ -154,18 +169,17 @@ static inline __attribute__((always_inline)) void nibble_dots(const char* w, con
 
 // y[m] += dots[m] * d * the row's scale + min * its scaled sum, for one vector of outputs.
 template <class S, Format kFormat, int kRows>
-static inline __attribute__((always_inline)) void add_scaled(const RowSet& x, int64_t of_row, int64_t groups,
-                                                             const uint16_t* scales, typename S::F (&dots)[kRows],
-                                                             float* y) {
+static inline __attribute__((always_inline)) void add_scaled(const RowSet& x, int64_t place, const uint16_t* scales,
+                                                             typename S::F (&dots)[kRows], float* y) {
     const typename S::F d = S::load_half(scales);
     typename S::F min = S::zero();
     if constexpr (kFormat == Format::Int4) min = S::load_half(scales + kUnit);
     if constexpr (kFormat == Format::Int4Symmetric) min = S::mul(d, S::set1(-8.0f));
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
-        const typename S::F scale = S::mul(d, S::set1(x.scale[of_row + m * groups]));
+        const typename S::F scale = S::mul(d, S::set1(x.scale[place + m]));
         typename S::F sum = S::fma(dots[m], scale, S::load(y + m * kUnit));
-        if constexpr (kFormat != Format::Int8) sum = S::fma(min, S::set1(x.scaled_sum[of_row + m * groups]), sum);
+        if constexpr (kFormat != Format::Int8) sum = S::fma(min, S::set1(x.scaled_sum[place + m]), sum);
         S::store(y + m * kUnit, sum);
     }
 }
@@ -176,7 +190,7 @@ static void group_tile(const MatmulArgs& a, int64_t row) {
     constexpr bool kEight = kFormat == Format::Int8;
     constexpr int kHalfBytes = kEight ? 512 : 256;  // 16 outputs
     constexpr int kBytes = 2 * kHalfBytes + kUnit * (kFormat == Format::Int4 ? 4 : 2);
-    constexpr int kHalf = kUnit / 2 / S::kLanes;
+    constexpr int kVectors = kEight ? 1 : group_vectors<S>(kRows);
     const int64_t groups = a.inputs / kGroup;
     const int64_t ahead_step = kBytes * kRows / a.rows;
     const char* ahead = a.next + kBytes * row / a.rows * groups;
@@ -185,20 +199,18 @@ static void group_tile(const MatmulArgs& a, int64_t row) {
     for (int64_t g = 0; g < groups; ++g, group += kBytes, ahead += ahead_step) {
         for (int64_t line = 0; line < ahead_step; line += 64) S::prefetch(ahead + line);
         const uint16_t* scales = reinterpret_cast<const uint16_t*>(group + 2 * kHalfBytes);
-        for (int half = 0; half < 2; ++half) {
-            const char* w = group + half * kHalfBytes;
-            typename S::F dots[kHalf][kRows];
-            if constexpr (kEight) {
-                for (int v = 0; v < kHalf; ++v)
-                    S::template byte_dots<kRows>(w + v * S::kLanes * 4, *a.x, row, g, dots[v]);
-            } else {
-                nibble_dots<S, kRows, kHalf>(w, a.x->int8 + row * a.x->stride + g * kGroup, a.x->stride, dots);
-            }
+        const int64_t place = a.x->place(row, g);
+        for (int v = 0; v < Tiling<S>::kUnitVectors; v += kVectors) {
+            const char* w = group + vector_place<S>(v, kHalfBytes);
+            typename S::F dots[kVectors][kRows];
+            if constexpr (kEight)
+                S::template byte_dots<kRows>(w, *a.x, row, g, dots[0]);
+            else
+                nibble_dots<S, kRows, kVectors>(w, a.x->int8 + place * kGroup, dots);
 #pragma GCC unroll 4
-            for (int v = 0; v < kHalf; ++v) {
-                const int output = half * kUnit / 2 + v * S::kLanes;
-                add_scaled<S, kFormat, kRows>(*a.x, row * groups + g, groups, scales + output, dots[v],
-                                              &y[0][output]);
+            for (int i = 0; i < kVectors; ++i) {
+                const int output = (v + i) * S::kLanes;
+                add_scaled<S, kFormat, kRows>(*a.x, place, scales + output, dots[i], &y[0][output]);
             }
         }
     }
@@ -224,18 +236,25 @@ struct Tile {
 // Full tiles first: they keep the multipliers busiest. A rest of one row, or of the four that leave half of the
 // registers idle, takes rows from the last full tile.
 template <class S>
-static int tile_rows(int64_t rows) {
+static int float_rows(int64_t rows) {
     constexpr int kMax = Tiling<S>::kMaxRows;
     if (rows <= kMax) return static_cast<int>(rows);
     if (rows == kMax + 1 || rows == kMax + 4) return kMax - 1;
     return kMax;
 }
 
+// As few tiles as there can be, alike.
+template <class S>
+static int group_rows(int64_t rows) {
+    return static_cast<int>(ceil_div(rows, ceil_div(rows, Tiling<S>::kMaxGroupRows)));
+}
+
 template <class S, Format kFormat>
 static void matmul(const MatmulArgs& a) {
+    constexpr bool kGroups = kFormat != Format::F32 && kFormat != Format::BF16;
     for (int64_t row = 0; row < a.rows;) {
-        const int rows = tile_rows<S>(a.rows - row);
-        Tile<S, kFormat>::template run<Tiling<S>::kMaxRows>(rows, a, row);
+        const int rows = kGroups ? group_rows<S>(a.rows - row) : float_rows<S>(a.rows - row);
+        Tile<S, kFormat>::template run<kGroups ? Tiling<S>::kMaxGroupRows : Tiling<S>::kMaxRows>(rows, a, row);
         row += rows;
     }
 }

@@ -6,9 +6,10 @@
 
 namespace decodeloop {
 
-// Lanes added in a fixed order.
+// Lanes added in a fixed order: those half a vector apart, and so on.
 template <class S>
 static inline float lane_sum(typename S::F x) {
+    if constexpr (requires { S::lane_sum(x); }) return S::lane_sum(x);
     float lanes[S::kLanes];
     S::store(lanes, x);
     for (int width = S::kLanes / 2; width > 0; width /= 2)
@@ -18,6 +19,7 @@ static inline float lane_sum(typename S::F x) {
 
 template <class S>
 static inline float lane_max(typename S::F x) {
+    if constexpr (requires { S::lane_max(x); }) return S::lane_max(x);
     float lanes[S::kLanes];
     S::store(lanes, x);
     float largest = lanes[0];
@@ -74,30 +76,28 @@ static inline void to_bf16(const RowSet& rows, int64_t row, int64_t from, int64_
 template <class S>
 static void to_int8(const RowSet& rows, int64_t row, int64_t from, int64_t to) {
     constexpr int kVectors = kGroup / S::kLanes;
-    const int64_t groups = rows.stride / kGroup;
     const float* x = rows.f32 + row * rows.stride;
-    int8_t* q = rows.int8 + row * rows.stride;
     for (int64_t g = from; g < to; ++g) {
+        const int64_t place = rows.place(row, g);
         typename S::F values[kVectors];
         typename S::F largest = S::zero();
         for (int v = 0; v < kVectors; ++v) {
             values[v] = S::load(x + g * kGroup + v * S::kLanes);
             largest = S::max(largest, S::abs(values[v]));
         }
-        const float scale = lane_max<S>(largest) / 127.0f;
-        const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+        const float most = lane_max<S>(largest);
+        const float inverse = most > 0 ? 127.0f / most : 0.0f, scale = most / 127.0f;
         typename S::F sum = S::zero();
         for (int v = 0; v < kVectors; ++v) {
             values[v] = S::round(S::mul(values[v], S::set1(inverse)));
             sum = S::add(sum, values[v]);
         }
-        S::store_int8(q + g * kGroup, values);
-        if constexpr (S::kWideInputs)
-            for (int64_t i = g * kGroup; i < (g + 1) * kGroup; ++i) rows.int16[row * rows.stride + i] = q[i];
+        S::store_int8(rows.int8 + place * kGroup, values);
+        if constexpr (S::kWideInputs) S::store_int16(rows.int16 + place * kGroup, rows.int8 + place * kGroup);
         const float total = lane_sum<S>(sum);  // a sum of small integers: exact
-        rows.scale[row * groups + g] = scale;
-        rows.sum[row * groups + g] = static_cast<int32_t>(total);
-        rows.scaled_sum[row * groups + g] = scale * total;
+        rows.scale[place] = scale;
+        rows.sum[place] = static_cast<int32_t>(total);
+        rows.scaled_sum[place] = scale * total;
     }
 }
 

@@ -41,6 +41,16 @@ struct Simd {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     }
     static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
+    static float lane_sum(F x) {
+        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+    static float lane_max(F x) {
+        const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+    }
 
     // bfloat16 pairs [kLanes][2] times a pair of inputs: two steps, one per element of the pair.
     using Input = float;
@@ -83,31 +93,25 @@ struct Simd {
     }
     static F nibble_total(I acc) { return _mm256_cvtepi32_ps(_mm256_madd_epi16(acc, _mm256_set1_epi16(1))); }
 
-    // Eight-bit weights of kLanes outputs, widened like their inputs: sixteen bits hold no two products of bytes.
+    // Eight-bit weights of kLanes outputs, widened like their inputs: sixteen bits hold no two products of bytes. Even
+    // inputs of a quad are taken together, then odd ones.
     template <int kRows>
     static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
-        const int16_t* x = rows.int16 + row * rows.stride + group * kGroup;
-        I low[kRows], high[kRows];  // outputs 0..3 and 4..7, two sums of each
+        const int16_t* x = rows.int16 + rows.place(row, group) * kGroup;
+        I acc[kRows];
 #pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) low[m] = high[m] = _mm256_setzero_si256();
+        for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_si256();
 #pragma GCC unroll 1
         for (int quad = 0; quad < 8; ++quad, w += 64, x += 4) {
-            const I low_weight = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w)));
-            const I high_weight = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16)));
+            const I raw = load_bytes(w);
+            const I odd = _mm256_srai_epi16(raw, 8), even = _mm256_srai_epi16(_mm256_slli_epi16(raw, 8), 8);
 #pragma GCC unroll 16
-            for (int m = 0; m < kRows; ++m) {
-                int64_t four;
-                __builtin_memcpy(&four, x + m * rows.stride, sizeof four);
-                const I input = _mm256_set1_epi64x(four);
-                low[m] = pair_products(low[m], low_weight, input);
-                high[m] = pair_products(high[m], high_weight, input);
-            }
+            for (int m = 0; m < kRows; ++m) acc[m] = pair_products(acc[m], even, input_pair(x + m * kGroup));
+#pragma GCC unroll 16
+            for (int m = 0; m < kRows; ++m) acc[m] = pair_products(acc[m], odd, input_pair(x + 2 + m * kGroup));
         }
 #pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) {
-            const I sums = _mm256_hadd_epi32(low[m], high[m]);
-            dots[m] = _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(sums, 0b11011000));
-        }
+        for (int m = 0; m < kRows; ++m) dots[m] = _mm256_cvtepi32_ps(acc[m]);
     }
 
     // 32 whole numbers.
@@ -118,7 +122,15 @@ struct Simd {
         const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         _mm256_storeu_si256(reinterpret_cast<I*>(p), bytes);
     }
-    static constexpr bool kWideInputs = true;  // RowSet::int16 is wanted
+    static constexpr bool kWideInputs = true;  // RowSet::int16 is wanted: in each quad even ones first
+    static void store_int16(int16_t* wide, const int8_t* p) {
+        const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+        for (int half = 0; half < 2; ++half) {
+            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + half);
+            const I words = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, order));
+            _mm256_storeu_si256(reinterpret_cast<I*>(wide) + half, words);
+        }
+    }
 
     // Bit i: a[i] >= b[i].
     static unsigned at_least(F a, F b) {
@@ -148,6 +160,11 @@ struct Simd {
     }
 
 private:
+    static I input_pair(const int16_t* x) {
+        int32_t two;
+        __builtin_memcpy(&two, x, sizeof two);
+        return _mm256_set1_epi32(two);
+    }
     static I pair_products(I acc, I w, I x) {
         I product;
         asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(acc), "=&x"(product) : "x"(w), "x"(x));

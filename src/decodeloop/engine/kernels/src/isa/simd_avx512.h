@@ -90,7 +90,7 @@ struct Simd {
     static constexpr bool kWideInputs = false;
     template <int kRows>
     static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
-        const int8_t* x = rows.int8 + row * rows.stride + group * kGroup;
+        const int8_t* x = rows.int8 + rows.place(row, group) * kGroup;
         I acc[kRows];
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_si512();
@@ -98,12 +98,12 @@ struct Simd {
             const I weight = _mm512_xor_si512(load_bytes(w), _mm512_set1_epi8(static_cast<char>(0x80)));
 #pragma GCC unroll 16
             for (int m = 0; m < kRows; ++m)
-                acc[m] = _mm512_dpbusd_epi32(acc[m], weight, input_quad(x + m * rows.stride));
+                acc[m] = _mm512_dpbusd_epi32(acc[m], weight, input_quad(x + m * kGroup));
         }
-        const int32_t* sum = rows.sum + row * (rows.stride / kGroup) + group;
+        const int32_t* sum = rows.sum + rows.place(row, group);
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) {
-            const I bias = _mm512_set1_epi32(128 * sum[m * (rows.stride / kGroup)]);
+            const I bias = _mm512_set1_epi32(128 * sum[m]);
             dots[m] = _mm512_cvtepi32_ps(_mm512_sub_epi32(acc[m], bias));
         }
     }

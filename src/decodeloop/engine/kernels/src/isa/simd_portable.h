@@ -80,12 +80,12 @@ struct Simd {
     static F nibble_total(I acc) { return __builtin_convertvector(acc, F); }
     template <int kRows>
     static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
-        const int8_t* x = rows.int8 + row * rows.stride + group * kGroup;
+        const int8_t* x = rows.int8 + rows.place(row, group) * kGroup;
         I acc[kRows] = {};
         for (int quad = 0; quad < 8; ++quad) {
             const I weight = reinterpret_cast<I>(load_bytes(w + quad * 64));
             for (int m = 0; m < kRows; ++m)
-                acc[m] += quad_products(weight, input_quad(x + m * rows.stride + 4 * quad));
+                acc[m] += quad_products(weight, input_quad(x + m * kGroup + 4 * quad));
         }
         for (int m = 0; m < kRows; ++m) dots[m] = __builtin_convertvector(acc[m], F);
     }
