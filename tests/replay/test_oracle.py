@@ -87,6 +87,12 @@ def test_nobody_beats_the_oracle_and_the_informed_beat_fixed_lengths(load, wante
     assert found.to_json()["regret"] == pytest.approx(1.0 - fixed[3] / found.informed, abs=1e-3)
 
 
+def test_an_oracle_pays_only_for_drafts_that_it_uses():
+    rule = Oracle(COST, 0.1, drafting_ms=2.0)
+    assert rule.decide(batch([0, 0], [K, K])).draft_ms == 0.0
+    assert rule.decide(batch([0, 4], [K, K])).draft_ms == 2.0
+
+
 def test_drafting_is_paid():
     one, foresight = cell(1, "code_edit")
     free, paid = (

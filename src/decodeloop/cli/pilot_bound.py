@@ -25,7 +25,7 @@ from decodeloop.speculation.drafters import drafters
 from decodeloop.types import CostModel
 
 PER_CLASS = 4
-SECONDS = 4.0  # simulated, of a cell
+SECONDS = 20.0  # simulated, of a cell
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ ROUNDS = 4  # of raising the price
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """Clairvoyant; its drafting is paid. price: tokens a ms."""
+    """Clairvoyant; it pays for drafting where it verifies anything. price: tokens a ms."""
 
     cost: CostModel
     price: float
@@ -48,7 +48,7 @@ class Oracle:
             cut = min(spare, int(lens[i]))
             lens[i] -= cut
             spare -= cut
-        return Decided(lens, self.drafting_ms)
+        return Decided(lens, self.drafting_ms if lens.any() else 0.0)
 
     def observe(self, batch: Batch, decided: Decided, outcome: Outcome) -> None:
         """It knows already."""
