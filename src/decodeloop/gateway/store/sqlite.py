@@ -12,13 +12,14 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from decodeloop.gateway.store import Idempotency, Opening, Recalled, Record, Reserved, StoreUnavailable
 from decodeloop.gateway.store import sqlite_answers as answers
 from decodeloop.gateway.store import sqlite_steps as steps
+from decodeloop.gateway.store.sqlite_together import Reserve, Settle, Step, together
 from decodeloop.governance.ledger import LedgerRow, Reservation
 from decodeloop.governance.quota import Hold
 from decodeloop.governance.settings import IdempotencySettings
@@ -29,11 +30,21 @@ __all__ = ["SqliteBooks"]
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Step = Callable[[sqlite3.Connection], Any]
 
 MOST_TOGETHER = 512  # steps in a transaction
 PATIENCE_S = 0.01
 BUSY_S = 5.0  # for another process's transaction
+
+
+@dataclass(slots=True)
+class _Task:
+    """A step and who waits for it. done: told its outcome on the event loop; None: nobody waits."""
+
+    step: Step
+    done: asyncio.Future[Any] | None = None
+    unwritten: LedgerRow | None = None  # what is lost where it fails
+    result: Any = None
+    error: Exception | None = None
 
 
 class SqliteBooks:
@@ -57,17 +68,15 @@ class SqliteBooks:
         self._path, self._instance, self._clock = path, instance, clock
         self._lease_s, self._full_sync = lease_s, full_sync
         self._idempotency = idempotency or IdempotencySettings()
-        self._steps: queue.SimpleQueue[tuple[Step, Future[Any]] | None] = queue.SimpleQueue()
-        self._patient: set[Future[Any]] = set()  # steps for which nobody waits
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="decodeloop-books", daemon=True)
         self._beat: asyncio.Task[None] | None = None
         self._unwritten: list[LedgerRow] = []  # settled while the file could not be written
 
     async def start(self) -> None:
-        opened: Future[Any] = Future()
-        self._steps.put((lambda connection: None, opened))
+        self._loop = asyncio.get_running_loop()
         self._thread.start()
-        await _result(opened)
+        await self._do(lambda connection: None)
         await self._beat_once()
         self._beat = asyncio.create_task(self._beating())
 
@@ -76,12 +85,12 @@ class SqliteBooks:
             self._beat.cancel()
         with suppress(StoreUnavailable):  # then its lease ends by itself
             await self._do(lambda connection: steps.forget_instance(connection, self._instance))
-        self._steps.put(None)
+        self._tasks.put(None)
         await asyncio.to_thread(self._thread.join)
 
     async def reserve(self, opening: Opening) -> Reserved:
         now_s = self._clock()
-        return await self._do(lambda connection: steps.reserve(connection, opening, self._instance, now_s))
+        return await self._do(Reserve(opening, self._instance, now_s))
 
     async def extend(self, reservation: Reservation, holds: tuple[Hold, ...]) -> Reserved:
         return await self._do(lambda connection: steps.extend(connection, reservation, holds))
@@ -92,18 +101,13 @@ class SqliteBooks:
 
     def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None:
         now_s, room = self._clock(), self._idempotency.max_mb << 20
-        self._steps.put(
-            (lambda connection: answers.keep(connection, named, request_id, answer, now_s, room=room), Future())
-        )
+        self._tasks.put(_Task(lambda connection: answers.keep(connection, named, request_id, answer, now_s, room=room)))
 
     def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
-        self._steps.put((lambda connection: steps.checkpoint(connection, usages), Future()))
+        self._tasks.put(_Task(lambda connection: steps.checkpoint(connection, usages)))
 
     def settle(self, row: LedgerRow) -> None:
-        done: Future[Any] = Future()
-        done.add_done_callback(lambda future: self._unwritten.append(row) if future.exception() else None)
-        self._patient.add(done)
-        self._steps.put((lambda connection: steps.settle(connection, row), done))
+        self._tasks.put(_Task(Settle(row), unwritten=row))
 
     async def flush(self) -> None:
         await self._do(lambda connection: None)
@@ -140,9 +144,9 @@ class SqliteBooks:
     async def _do(self, step: Callable[[sqlite3.Connection], T]) -> T:
         if not self._thread.is_alive():
             raise StoreUnavailable("the books are closed")
-        done: Future[T] = Future()
-        self._steps.put((step, done))
-        return await _result(done)
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._tasks.put(_Task(step, done))
+        return await done
 
     async def _beating(self) -> None:
         while True:
@@ -173,60 +177,67 @@ class SqliteBooks:
                 connection = self._connected(batch)
             if connection is not None and batch:
                 _commit(connection, batch)
+            self._tell(batch)
             if last:
                 break
         if connection is not None:
             connection.close()
 
-    def _batch(self) -> tuple[list[tuple[Step, Future[Any]]], bool]:
+    def _tell(self, batch: Sequence[_Task]) -> None:
+        """One call to the event loop for all who wait."""
+        self._unwritten.extend([task.unwritten for task in batch if task.error and task.unwritten])
+        waited = [task for task in batch if task.done is not None]
+        if waited:
+            with suppress(RuntimeError):  # a loop that has ended: nobody waits any more
+                self._loop.call_soon_threadsafe(_deliver, waited)
+
+    def _batch(self) -> tuple[list[_Task], bool]:
         """What is queued. Settlements wait a little for company: a transaction costs more than what is in it."""
         batch = []
-        item = self._steps.get()
-        while item is not None:
-            batch.append(item)
+        task = self._tasks.get()
+        while task is not None:
+            batch.append(task)
             if len(batch) == MOST_TOGETHER:
                 return batch, False
-            waits = item[1] not in self._patient
-            self._patient.discard(item[1])
+            is_patient = task.unwritten is not None
             try:
-                item = self._steps.get_nowait() if waits else self._steps.get(timeout=PATIENCE_S)
+                task = self._tasks.get(timeout=PATIENCE_S) if is_patient else self._tasks.get_nowait()
             except queue.Empty:
                 return batch, False
         return batch, True
 
-    def _connected(self, batch: Sequence[tuple[Step, Future[Any]]]) -> sqlite3.Connection | None:
+    def _connected(self, batch: Sequence[_Task]) -> sqlite3.Connection | None:
         try:
             connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, cached_statements=64)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={'FULL' if self._full_sync else 'NORMAL'}")
             steps.create(connection)
         except sqlite3.Error as error:
-            for _, done in batch:
-                _fail(done, StoreUnavailable(f"can't open {self._path}: {error}"))
+            for task in batch:
+                task.error = StoreUnavailable(f"can't open {self._path}: {error}")
             return None
         return connection
 
 
-def _commit(connection: sqlite3.Connection, batch: Sequence[tuple[Step, Future[Any]]]) -> None:
+def _commit(connection: sqlite3.Connection, batch: Sequence[_Task]) -> None:
     """All steps in one transaction; where one fails, each in its own."""
     try:
-        results = _transaction(connection, [step for step, _ in batch])
+        results = _transaction(connection, [task.step for task in batch])
     except Exception as error:
         if len(batch) == 1:
-            _fail(batch[0][1], _told(error))
+            batch[0].error = StoreUnavailable(str(error)) if isinstance(error, sqlite3.Error) else error
             return
         for each in batch:
             _commit(connection, [each])
         return
-    for (_, done), result in zip(batch, results, strict=True):
-        if done.set_running_or_notify_cancel():
-            done.set_result(result)
+    for task, result in zip(batch, results, strict=True):
+        task.result = result
 
 
 def _transaction(connection: sqlite3.Connection, each: Sequence[Step]) -> list[Any]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        results = [step(connection) for step in each]
+        results = together(connection, each)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -235,14 +246,11 @@ def _transaction(connection: sqlite3.Connection, each: Sequence[Step]) -> list[A
     return results
 
 
-def _told(error: Exception) -> Exception:
-    return StoreUnavailable(str(error)) if isinstance(error, sqlite3.Error) else error
-
-
-def _fail(done: Future[Any], error: Exception) -> None:
-    if done.set_running_or_notify_cancel():
-        done.set_exception(error)
-
-
-async def _result(done: Future[T]) -> T:
-    return await asyncio.wrap_future(done)
+def _deliver(waited: Sequence[_Task]) -> None:
+    for task in waited:
+        if task.done is None or task.done.done():  # whoever waited was cancelled
+            continue
+        if task.error is None:
+            task.done.set_result(task.result)
+        else:
+            task.done.set_exception(task.error)

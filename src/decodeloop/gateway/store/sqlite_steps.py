@@ -39,11 +39,14 @@ from decodeloop.governance.quota import Hold, charged, refused
 from decodeloop.types import Usage
 
 __all__ = [
+    "INSERT",
+    "add",
     "beat",
     "checkpoint",
     "create",
     "extend",
     "forget_instance",
+    "free_key",
     "open_reservations",
     "put_record",
     "rebuild",
@@ -60,7 +63,8 @@ Connection = sqlite3.Connection
 
 _COLUMNS = ", ".join(f"{name} {kind} NOT NULL" for name, kind, _ in COLUMNS)
 _SELECT = f"SELECT {', '.join(NAMES)}, holds FROM ledger"
-_INSERT = f"INSERT INTO ledger ({', '.join(NAMES)}, holds) VALUES ({', '.join('?' * (len(NAMES) + 1))})"
+INSERT = f"INSERT INTO ledger ({', '.join(NAMES)}, holds) VALUES "
+_INSERT = f"{INSERT}({', '.join('?' * (len(NAMES) + 1))})"
 
 _TABLES = (
     f"CREATE TABLE IF NOT EXISTS ledger ({_COLUMNS}, holds text NOT NULL, PRIMARY KEY (request_id, entry))",
@@ -100,7 +104,7 @@ def reserve(db: Connection, opening: Opening, instance: str, now_s: float) -> Re
     place = refused(opening.holds, before)
     if place is not None:
         return Reserved(before, Refusal.LIMIT, place)
-    _add(db, [(hold, hold.amount) for hold in opening.holds])
+    add(db, [(hold, hold.amount) for hold in opening.holds])
     id = opening.reservation.id
     body = reservation_json(opening.reservation)
     db.execute("INSERT INTO reservations VALUES (?, ?, ?, ?)", (id, instance, body, holds_json(opening.holds)))
@@ -120,7 +124,7 @@ def extend(db: Connection, reservation: Reservation, holds: Sequence[Hold]) -> R
     place = refused(more, before)
     if place is not None:
         return Reserved(before, Refusal.LIMIT, place)
-    _add(db, [(hold, hold.amount) for hold in more])
+    add(db, [(hold, hold.amount) for hold in more])
     body = reservation_json(with_checkpoint(reservation, read_reservation(found[0])))
     db.execute("UPDATE reservations SET body = ?, holds = ? WHERE id = ?", (body, holds_json(holds), id))
     return Reserved(before)
@@ -140,8 +144,7 @@ def settle(db: Connection, row: LedgerRow) -> None:
     open_ = db.execute("DELETE FROM reservations WHERE id = ? RETURNING holds", (row.request_id,)).fetchone()
     if open_ is not None:
         _enter(db, row, read_holds(open_[0]))
-        if row.outcome is Outcome.FAILED and not row.billed:
-            db.execute("DELETE FROM idempotency WHERE request_id = ?", (row.request_id,))  # it may be tried again
+        free_key(db, row)
         return
     entries = db.execute(f"{_SELECT} WHERE request_id = ? ORDER BY entry", (row.request_id,)).fetchall()
     if not entries:  # it was served while nothing could be reserved; or it never came to be
@@ -151,9 +154,15 @@ def settle(db: Connection, row: LedgerRow) -> None:
         _correct(db, from_values(entries[0]), row, read_holds(entries[0][-1]))
 
 
+def free_key(db: Connection, row: LedgerRow) -> None:
+    """What failed and costs nothing may be tried again."""
+    if row.outcome is Outcome.FAILED and not row.billed:
+        db.execute("DELETE FROM idempotency WHERE request_id = ?", (row.request_id,))
+
+
 def _enter(db: Connection, row: LedgerRow, held: Sequence[Hold]) -> None:
     real = charged(held, charge_of(row.price, row.usage))
-    _add(db, [(before, after.amount - before.amount) for before, after in zip(held, real, strict=True)])
+    add(db, [(before, after.amount - before.amount) for before, after in zip(held, real, strict=True)])
     db.execute(_INSERT, (*values(row), holds_json(real)))
 
 
@@ -162,7 +171,7 @@ def _correct(db: Connection, estimate: LedgerRow, actual: LedgerRow, assumed: Se
     difference = [
         replace(after, amount=after.amount - before.amount) for before, after in zip(assumed, real, strict=True)
     ]
-    _add(db, [(hold, hold.amount) for hold in difference])
+    add(db, [(hold, hold.amount) for hold in difference])
     db.execute(_INSERT, (*values(correction(estimate, actual, entry=1)), holds_json(difference)))
 
 
@@ -220,7 +229,7 @@ def used(db: Connection, counters: Sequence[tuple[str, int]]) -> tuple[int, ...]
     return tuple(db.execute(_sums(len(counters)), asked).fetchone())
 
 
-def _add(db: Connection, amounts: Sequence[tuple[Hold, int]]) -> None:
+def add(db: Connection, amounts: Sequence[tuple[Hold, int]]) -> None:
     """In one statement: each that the thread runs costs it a turn."""
     values = [part for hold, amount in amounts if amount for part in (hold.counter, hold.slice, amount, hold.until_s)]
     if values:
