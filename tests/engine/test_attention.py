@@ -36,7 +36,7 @@ def served(attention, sequence, steps, worth):
     for step in range(steps):
         if attention.due([sequence]):
             asked.append(step)
-            attention.learn(sequence, heeded=worth(step))
+            attention.learn(sequence, heeded=worth(step), gain_ms=None)
     attention.finish(sequence)
     return asked
 
@@ -93,16 +93,53 @@ def test_classes_and_tenants_rest_apart():
     assert attention.due([other, tenant]) == [0, 1]
 
 
-def test_resting_sequences_are_asked_together():
-    attention, sequences = hopeless(Attention()), [Running(100 + i) for i in range(4 * SCOUTS)]
+def in_vain(attention, sequences, steps):
+    """Steps in which anybody was asked; nothing came of it."""
     disturbed = 0
-    for step in range(200):
-        running = sequences[: 1 + step]  # they arrive one by one
-        due = attention.due(running)
+    for _ in range(steps):
+        due = attention.due(sequences)
         disturbed += bool(due)
         for i in due:
-            attention.learn(running[i], heeded=False)
-    assert 0 < disturbed <= 200 / LONGEST_REST + 1
+            attention.learn(sequences[i], heeded=False, gain_ms=0.0)
+    return disturbed
+
+
+def test_resting_sequences_are_asked_together():
+    attention = Attention()
+    in_vain(attention, [Running(i) for i in range(32)], 200)
+    assert 0 < in_vain(attention, [Running(100 + i) for i in range(32)], 200) <= 200 / LONGEST_REST + 1
+
+
+def test_what_pays_is_learned_apart_for_every_octave_of_load():
+    attention, crowd = Attention(), [Running(i) for i in range(16)]
+    in_vain(attention, crowd, 300)
+    assert in_vain(attention, crowd, 160) <= 10
+    asked = served(attention, crowd[3], 50, lambda step: True)  # the load has fallen
+    assert asked == list(range(50))
+
+
+def test_neighbouring_loads_share_an_octave():
+    attention, crowd = Attention(), [Running(i) for i in range(8)]
+    in_vain(attention, crowd, 200)
+    assert sum(in_vain(attention, crowd[: 8 - step % 2], 1) for step in range(160)) <= 20
+
+
+@pytest.mark.parametrize(("cost_ms", "rests"), [(0.1, False), (3.0, True)])
+def test_asking_that_costs_more_than_it_saves_becomes_rare(cost_ms, rests):
+    """Every fifth draft is worth 5 ms; they come in runs of eight."""
+    attention, asked, steps = Attention(), 0, 3000
+    for i in range(steps // 100):
+        sequence = Running(i)
+        for step in range(100):
+            due = attention.due([sequence])
+            worth = bool(due) and step % 40 < 8
+            if due:
+                attention.learn(sequence, heeded=worth, gain_ms=5.0 if worth else 0.0)
+            if not worth:
+                attention.took(len(due), 0.3 + cost_ms * len(due))
+            asked += len(due)
+        attention.finish(sequence)
+    assert asked < 0.3 * steps if rests else asked > 0.4 * steps
 
 
 def test_who_wants_none_is_never_asked():

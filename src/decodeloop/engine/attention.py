@@ -1,111 +1,150 @@
-"""Whom the free drafters are asked for in a step, and whom not.
+"""Whom the free drafters are asked for in a step, and whom not: by what asking has brought and what it has cost.
 
-Asking costs time whatever is said: looking up, deciding, learning. Where nothing that is said is worth verifying that
-buys nothing, so such a sequence is asked at every 2nd, 4th, .. step only; a draft worth verifying wakes it. Resting
-sequences are asked in the same steps, so that the others are plain from end to end. Of a class that is hardly ever
-heeded, one sequence in SCOUTS is asked in its first LATE steps: reading a prompt is most of what asking costs.
+Asking takes time whatever is said: looking up, deciding, learning. Where that buys too little, a sequence is asked at
+every 2nd, 4th, .. step only; a draft worth verifying wakes it. Resting sequences are asked in the same steps, so that
+the others are plain from end to end. Of a class that hardly ever pays, one sequence in SCOUTS is asked in its first
+LATE steps: reading a prompt is most of what asking costs. What pays depends on how many sequences share a step, so all
+is learned apart for every octave of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.types import RequestClass, SpeculationMode
 
-REST, LONGER_REST, LONGEST_REST = 4, 8, 16  # steps, at most, where a class is heeded OFTEN, SELDOM, less; powers of two
-PATIENT, HURRIED = 8, 2  # askings in vain before a rest, of a class that is heeded OFTEN and of one that is not
-OFTEN, SELDOM, HARDLY = 0.15, 0.08, 0.03  # shares of a class's askings that were heeded
-SCOUTS, LATE = 8, 256
-UNKNOWN, UNKNOWN_WEIGHT = 0.5, 4.0  # the share of a class that nobody knows, in askings
+REST, LONGER_REST, LONGEST_REST = 4, 8, 16  # steps, at most, of a class that PAYS, PAYS_LESS, less; powers of two
+PATIENT, HURRIED = 8, 2  # askings in vain before a rest, of a class that PAYS and of others
+PAYS, PAYS_LESS, HARDLY = 1.5, 0.7, 0.25  # what an asking brings, in what it costs
+MOST_PAID = 20.0  # a single one counts for no more
+UNKNOWN, UNKNOWN_WEIGHT = 2.0, 4.0  # what asking is taken to bring in a class that nobody knows; askings that is worth
 MEMORY = 128.0  # askings
+SCOUTS, LATE = 8, 256
 MAX_CLASSES = 1024
+STEP_MS, SEQUENCE_MS = 0.25, 0.05  # what asking is taken to cost, a step and a sequence, until it was measured
+KEPT, OUTLYING = 0.95, 4.0  # of the measured costs, a step; times what was expected: a reading says no more than that
+
+
+@dataclass(slots=True)
+class _Costs:
+    """asking_ms: of one sequence. resting_ms: drafting and overhead of a step in which nobody is asked, once seen."""
+
+    asking_ms: float
+    resting_ms: float | None = None
+
+    def see(self, asked: int, ms: float) -> None:
+        if not asked:
+            resting = ms if self.resting_ms is None else min(ms, OUTLYING * self.resting_ms)
+            self.resting_ms = resting if self.resting_ms is None else KEPT * self.resting_ms + (1.0 - KEPT) * resting
+        elif self.resting_ms is not None:
+            own = min(max(ms - self.resting_ms, 0.0) / asked, OUTLYING * self.asking_ms)
+            self.asking_ms = max(KEPT * self.asking_ms + (1.0 - KEPT) * own, 1e-3)
 
 
 @dataclass(slots=True)
 class _Class:
-    """heeded: share of its askings that led to something verified, discounted. begun: sequences that began at rest."""
+    """paid: what an asking has brought, in what it costs, discounted. begun: sequences that began at rest."""
 
-    heeded: float = UNKNOWN
+    paid: float = UNKNOWN
     askings: float = UNKNOWN_WEIGHT
     begun: int = 0
 
-    def add(self, heeded: bool) -> None:
+    def add(self, paid: float) -> None:
         self.askings = min(self.askings + 1.0, MEMORY)
-        self.heeded += (heeded - self.heeded) / self.askings
+        self.paid += (min(paid, MOST_PAID) - self.paid) / self.askings
 
-    def begin(self, now: int) -> _Rest:
+    def begin(self, now: int, octave: int) -> _Rest:
         """A new sequence of the class, in step `now`."""
-        if self.heeded >= SELDOM:
-            return _Rest(now, 1)
-        if self.heeded >= HARDLY:
-            return _Rest(_next(now, REST), REST)
+        if self.paid >= PAYS_LESS:
+            return _Rest(octave, now, 1)
+        if self.paid >= HARDLY:
+            return _Rest(octave, _next(now, REST), REST)
         self.begun += 1
-        return _Rest(now + LATE if self.begun % SCOUTS else _next(now, LONGEST_REST), LONGEST_REST)
+        return _Rest(octave, now + LATE if self.begun % SCOUTS else _next(now, LONGEST_REST), LONGEST_REST)
 
     @property
     def patience(self) -> int:
-        return PATIENT if self.heeded >= OFTEN else HURRIED
+        return PATIENT if self.paid >= PAYS else HURRIED
 
     @property
     def longest_period(self) -> int:
-        return REST if self.heeded >= OFTEN else LONGER_REST if self.heeded >= SELDOM else LONGEST_REST
+        return REST if self.paid >= PAYS else LONGER_REST if self.paid >= PAYS_LESS else LONGEST_REST
 
 
 @dataclass(slots=True)
 class _Rest:
     """A sequence is asked in step `due`, then at every `period`-th. in_vain: askings since something was verified."""
 
+    octave: int
     due: int
     period: int
     in_vain: int = 0
+
+
+@dataclass(slots=True)
+class _Octave:
+    """What was learned in steps of about as many sequences."""
+
+    costs: _Costs
+    classes: dict[tuple[str, RequestClass], _Class] = field(default_factory=dict)
+
+    def class_of(self, sequence: EngineSequence) -> _Class:
+        key = sequence.organization, sequence.request.request_class
+        found = self.classes.get(key)
+        if found is None:
+            if len(self.classes) >= MAX_CLASSES:
+                del self.classes[next(iter(self.classes))]
+            found = self.classes[key] = _Class()
+        return found
 
 
 class Attention:
     """Owns how often each sequence's drafters are asked."""
 
     def __init__(self) -> None:
-        self._now = 0
+        self._now, self._octave = 0, 0
         self._rests: dict[int, _Rest] = {}  # by sequence
-        self._classes: dict[tuple[str, RequestClass], _Class] = {}
+        self._octaves: dict[int, _Octave] = {}
 
     def due(self, sequences: Sequence[EngineSequence]) -> list[int]:
         """The indices of those to ask in the step that begins; who wants no speculation is never asked."""
         self._now += 1
-        now, rests = self._now, self._rests
+        self._octave = max(len(sequences) - 1, 0).bit_length()
+        if self._octave not in self._octaves:
+            self._octaves[self._octave] = _Octave(_Costs(SEQUENCE_MS + STEP_MS / max(len(sequences), 1)))
+        now, rests, here = self._now, self._rests, self._octave
         due = []
         for i, sequence in enumerate(sequences):
             rest = rests.get(sequence.id)
-            if rest is None:
-                rest = rests[sequence.id] = self._class_of(sequence).begin(now)
+            if rest is None or rest.octave != here:
+                rest = rests[sequence.id] = self._octaves[here].class_of(sequence).begin(now, here)
             if now >= rest.due and sequence.request.speculation.mode is not SpeculationMode.OFF:
                 due.append(i)
         return due
 
-    def learn(self, sequence: EngineSequence, *, heeded: bool) -> None:
-        """The sequence was asked for, and something of its draft was verified, or nothing."""
-        own, rest = self._class_of(sequence), self._rests[sequence.id]
-        own.add(heeded)
-        if heeded:
-            rest.period, rest.in_vain = 1, 0
-        else:
+    def learn(self, sequence: EngineSequence, *, heeded: bool, gain_ms: float | None) -> None:
+        """The sequence was asked for. heeded: whether anything of its draft was verified. gain_ms: what that is
+        expected to save over plain decoding; None: enough."""
+        octave, rest = self._octaves[self._octave], self._rests[sequence.id]
+        own = octave.class_of(sequence)
+        if not heeded:
+            own.add(0.0)
             rest.in_vain += 1
             if rest.in_vain >= own.patience:
                 rest.period = min(2 * rest.period, own.longest_period)
+        else:
+            own.add(MOST_PAID if gain_ms is None else max(gain_ms, 0.0) / octave.costs.asking_ms)
+            rest.period, rest.in_vain = 1, 0
         rest.due = _next(self._now, rest.period)
+
+    def took(self, asked: int, ms: float) -> None:
+        """Drafting and overhead of a step of decoding alone in which `asked` sequences were asked for, in vain."""
+        self._octaves[self._octave].costs.see(asked, ms)
 
     def finish(self, sequence: EngineSequence) -> None:
         self._rests.pop(sequence.id, None)
-
-    def _class_of(self, sequence: EngineSequence) -> _Class:
-        key = sequence.organization, sequence.request.request_class
-        found = self._classes.get(key)
-        if found is None:
-            if len(self._classes) >= MAX_CLASSES:
-                del self._classes[next(iter(self._classes))]
-            found = self._classes[key] = _Class()
-        return found
 
 
 def _next(now: int, period: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from decodeloop.engine.attention import Attention
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, Drafter, DraftRequest
-from decodeloop.types import Plan, SpeculationMode
+from decodeloop.types import Decision, Plan, SpeculationMode
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +79,19 @@ class Proposers:
             drafts[i], proposals[i] = own, _confidences(own)
         return Spoken(tuple(drafts), tuple(proposals), asked)
 
-    def heed(self, spoken: Spoken, sequences: Sequence[EngineSequence], verify_lens: Sequence[int]) -> None:
+    def heed(self, spoken: Spoken, sequences: Sequence[EngineSequence], decision: Decision) -> None:
         """What was verified in the end of those that were asked: drafters with nothing to verify for a while rest."""
+        if not spoken.asked:
+            return
+        lens, gain_ms = decision.verify_lens, decision.gain_ms
+        share_ms = None if gain_ms is None else gain_ms / max(sum(length > 0 for length in lens), 1)
         for i in spoken.asked:
-            self._attention.learn(sequences[i], heeded=verify_lens[i] > 0)
+            self._attention.learn(sequences[i], heeded=lens[i] > 0, gain_ms=share_ms)
+
+    def took(self, spoken: Spoken, decision: Decision, ms: float) -> None:
+        """Drafting and overhead of a step without prompts."""
+        if self._shadow_len and not any(decision.verify_lens):
+            self._attention.took(len(spoken.asked), ms)
 
     def propose(self, plan: Plan, sequences: Sequence[EngineSequence], spoken: Spoken) -> Proposals:
         """spoken: what was said before the plan, which is not asked again."""

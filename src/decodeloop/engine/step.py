@@ -78,7 +78,7 @@ class Engine:
         proposals = self.proposers.propose(plan, turn.decoding, spoken)
         laps.lap("draft")
         decision = self._allocate(plan, proposals)
-        self.proposers.heed(spoken, turn.decoding, decision.verify_lens)
+        self.proposers.heed(spoken, turn.decoding, decision)
         packed = pack(turn, _submitted(proposals, decision), self.runner.info.vocab_size)
         laps.lap("overhead")
         try:
@@ -95,6 +95,8 @@ class Engine:
         started_s = self._clock()
         self.policy.observe(record)
         self._carried_ms = 1e3 * (self._clock() - started_s)
+        if not turn.chunks:
+            self.proposers.took(spoken, decision, laps.ms("draft") + laps.ms("overhead") + self._carried_ms)
         return Outcome((*late, *said), record)
 
     def abort(self, sequence: EngineSequence) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from decodeloop.evaluation.acceptance import CLASS_INDEX, Acceptance, Drafts
 from decodeloop.evaluation.workload import Arrival
+from decodeloop.policy.cost_start import speculating_ms
 from decodeloop.types import CostModel, IntArray
 
 
@@ -165,8 +166,10 @@ class Replica:
         chunks, left = self._chunks(len(rows))
         batch = self._batch(rows, chunks, left)
         decided = self.rule.decide(batch) if len(rows) else Decided(_none())
-        tokens = batch.prefill + len(rows) + int(decided.verify_lens.sum())
-        ms = decided.draft_ms + self.cost.step_ms(tokens, batch.context, batch.sequences)
+        verified = int(decided.verify_lens.sum())
+        tokens = batch.prefill + len(rows) + verified
+        ms = decided.draft_ms + speculating_ms(self.cost, verified)
+        ms += self.cost.step_ms(tokens, batch.context, batch.sequences)
         return Planned(now_s + ms / 1e3, ms, rows, chunks, batch, decided)
 
     def finish(self, planned: Planned, now_s: float, started_s: float) -> list[Served]:

@@ -24,7 +24,7 @@ from decodeloop.evaluation.foresight import Foresight
 from decodeloop.evaluation.simulate import Fleet, simulate_closed
 from decodeloop.evaluation.workload import Arrival
 from decodeloop.policy.allocate import Items, Priced, allocate
-from decodeloop.policy.cost_start import scannable
+from decodeloop.policy.cost_start import scannable, speculating_ms
 from decodeloop.policy.fair import allocate_fairly
 from decodeloop.types import CostModel, FloatArray
 
@@ -167,4 +167,6 @@ def cell_of(arrivals: Sequence[Arrival], wanted: str) -> list[Arrival]:
 
 def _ms(cost: CostModel, batch: Batch, most: int) -> FloatArray:
     tokens = batch.prefill + len(batch.requests) + np.arange(most + 1)
-    return scannable(cost).step_ms_many(tokens, batch.context, batch.sequences)
+    ms = scannable(cost).step_ms_many(tokens, batch.context, batch.sequences)
+    ms[1:] += speculating_ms(cost, most)
+    return ms

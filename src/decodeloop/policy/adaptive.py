@@ -140,7 +140,8 @@ class AdaptivePolicy:
         verify_lens = tuple(lens.tolist())
         reasons = self._why(step, plan, drafted, verify_lens, survival)
         ms = self._predicted(step, found.ms)
-        return Decision(verify_lens, reasons, found.tokens, ms, self._settings.verifier_admits)
+        gain_ms = step.gain_ms(found)
+        return Decision(verify_lens, reasons, found.tokens, ms, self._settings.verifier_admits, gain_ms)
 
     def observe(self, record: StepRecord) -> None:
         """Learn, several steps at a time: between two steps of the model every touch of our own data is a cold one."""

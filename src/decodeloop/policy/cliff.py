@@ -8,6 +8,7 @@ import numpy as np
 
 from decodeloop.policy.allocate import Items, allocate
 from decodeloop.policy.cost import StepCosts
+from decodeloop.policy.cost_start import speculating_ms
 from decodeloop.types import FloatArray
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -25,6 +26,7 @@ def cliff(costs: StepCosts, survival: FloatArray, context_tokens: int, draft_len
         tokens = np.arange(load, load * (1 + len(survival)) + 1)
         ms = costs.step_ms_many(tokens, load * context_tokens, load)
         plain = load / float(ms[0])
+        ms[1:] += speculating_ms(costs, load)
         adaptive[load] = allocate(Items(np.tile(survival, (load, 1))), ms).score / plain
         verified = 1.0 + float(survival[:draft_len].sum())
         fixed[load] = verified * float(ms[0] / ms[load * min(draft_len, len(survival))])

@@ -36,6 +36,11 @@ class CostStart:
         return {"measured": False, "steps_seen": len(self._samples)}
 
 
+def speculating_ms(cost: CostModel, verified: int) -> float:
+    """What a step that verifies `verified` draft tokens takes beside its tokens' time, where that is known."""
+    return cost.speculating_ms() if verified and isinstance(cost, CostSurface) else 0.0
+
+
 def scannable(cost: CostModel) -> StepCosts:
     """The model itself if it can be scanned, else through a memo of its points."""
     return cost if isinstance(cost, CostSurface) else PointwiseCosts(cost)

@@ -18,6 +18,7 @@ import numpy as np
 from decodeloop.policy import Policy
 from decodeloop.policy.acceptance import AcceptanceModel, Runs
 from decodeloop.policy.cost_fit import CostSample
+from decodeloop.policy.cost_start import speculating_ms
 from decodeloop.policy.replayed import Replay, Replayed, StepTold
 from decodeloop.policy.slots import Leaves
 from decodeloop.types import (
@@ -175,7 +176,9 @@ def _learn(acceptance: AcceptanceModel, leaves: Leaves, rows: list[StepRow]) -> 
 
 
 def _ms(cost: CostModel, record: StepRecord, tokens: int, drafting_ms: float) -> float:
-    return cost.step_ms(tokens, record.load.context_tokens, len(record.rows)) + drafting_ms
+    plain_tokens = sum(row.prefill_tokens or 1 for row in record.rows)
+    beside_ms = drafting_ms + speculating_ms(cost, tokens - plain_tokens)
+    return cost.step_ms(tokens, record.load.context_tokens, len(record.rows)) + beside_ms
 
 
 def _tokens(record: StepRecord) -> int:

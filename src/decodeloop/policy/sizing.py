@@ -54,6 +54,13 @@ class Step:
         """The step with nothing drafted or verified."""
         return self.costs.step_ms(self.rows + self.load.prefill_tokens, self.load.context_tokens, self.sequences)
 
+    def gain_ms(self, found: Allocation) -> float:
+        """What its tokens beyond plain ones would have taken plainly, less what they take now."""
+        decoding_ms = self.plain_ms
+        if self.load.prefill_tokens:
+            decoding_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
+        return (found.tokens - self.rows) * decoding_ms / self.rows - (found.ms - self.plain_ms)
+
     @cached_property
     def least_worth(self) -> float:
         """A first draft token less likely than this can't pay for its verification, whatever comes with it.

@@ -64,7 +64,8 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """knowledge: what the lengths know of the drafts they cut.
+    """gain_ms: what verifying is expected to save over decoding as many tokens plainly.
+    knowledge: what the lengths know of the drafts they cut.
 
     PREFIX vouches that whether a draft's token k is verified was settled by what comes before it (scores of k and
     earlier, themselves PREFIX; other requests; load). The best of all lengths isn't: it weighs later scores as well.
@@ -75,6 +76,7 @@ class Decision:
     expected_tokens: float | None = None
     expected_ms: float | None = None
     knowledge: Knowledge = Knowledge.SELF
+    gain_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
