@@ -115,6 +115,20 @@ def test_a_lossless_claim_that_fails_is_a_no(served, tmp_path):
     assert read(tmp_path / "2.card.json").losslessness.equal < 8
 
 
+def test_an_engine_in_here_claims_the_baselines_output_only_with_its_weights(tiny, tmp_path):
+    engine = "embedded;runner=torch;fixed_shape=true;policy=fixed;drafters=ngram;max_context=256;kv_memory_mb=16"
+    arms = [
+        f"off={engine};speculation=off",
+        f"same={engine}",
+        f"half={engine};dtype=bf16",
+        f"other={engine};lossless=no",
+    ]
+    asked = ["--blocks", 1, "--requests", 1, "--concurrency", 1, "--out", tmp_path, "--model", tiny.path]
+    typed("bench", *SMALL, *asked, *(word for arm in arms for word in ("--arm", arm)))
+    claimed = {arm.label: arm.lossless for arm in load(tmp_path / "run.jsonl").plan.arms}
+    assert claimed == {"off": True, "same": True, "half": None, "other": False}
+
+
 def test_cards_are_compared(run):
     out, *_ = run
     one, other = out / "off.card.json", out / "ngram-3.card.json"

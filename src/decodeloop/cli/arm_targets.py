@@ -100,6 +100,8 @@ def _value(name: str, value: Any) -> Any:
         return [each for each in value.split(",") if each]
     if isinstance(value, str) and value.lstrip("-").isdigit():
         return int(value)
+    if value in ("true", "false"):
+        return value == "true"
     return value
 
 
