@@ -223,6 +223,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--only", help="engines whose names start so, comma-separated")
     parser.add_argument("--kinds", default="copy,open,mixed", help="of prompts; mixed ones are those of streams")
+    parser.add_argument("--streams", help="at once, comma-separated, in place of 4,8,16")
     parser.add_argument("--blocks", type=int)
     parser.add_argument("--tokens", type=int, help="of an answer, at most")
     parser.add_argument("--minutes", type=float, default=60.0, help="what is not measured by then is left out")
@@ -236,6 +237,8 @@ def main() -> int:
     options = parse()
     blocks, tokens = options.blocks or (2 if options.quick else 3), options.tokens or (24 if options.quick else 48)
     streams = STREAMS[:1] if options.quick else STREAMS
+    if options.streams:
+        streams = tuple(int(count) for count in options.streams.split(","))
     threads = options.threads or read_hardware().threads
     path = fetch_model(DEFAULT_MODEL, read_environment())
     checkpoint = open_checkpoint(path)

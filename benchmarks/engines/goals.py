@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from engines.subjects import LLAMA_ARMS
 
 Row = tuple[str, str, int, str]  # engine, arm, streams, kind of prompts (copy, open; mixed among streams)
-SPECULATING = ("ngram 8", "adaptive")
+SPECULATING = ("ngram 4", "ngram 8", "adaptive")
 
 
 @dataclass

@@ -84,7 +84,7 @@ def ours(bench: Bench) -> list[Subject]:
     def start_http(arm: str, streams: int) -> Process:
         return bench.script("ours_http", bench.model, "auto")
 
-    alone, company = ("plain", "ngram 8", "adaptive"), ("plain", "adaptive")
+    alone, company = ("plain", "ngram 4", "ngram 8", "adaptive"), ("plain", "adaptive")
     return [
         Subject("ours bf16", alone, company, partial(start, "bf16")),
         Subject("ours int4", alone, company, partial(start, "auto")),
