@@ -165,6 +165,15 @@ def test_a_smaller_model_is_tried_beside_speculation_and_said_to_change_the_outp
     assert "| NO |" in row
 
 
+def test_an_arm_that_answers_nothing_is_told_with_its_error(run, folder):
+    work = folder / "work.jsonl"
+    lines = [json.loads(line) for line in work.read_text().splitlines()]
+    work.write_text("".join(json.dumps({**line, "prompt": "the cat " * 200}) + "\n" for line in lines))
+    code, _, err = run()
+    assert code == 2
+    assert "plain: every request failed, the first with 400" in err
+
+
 def test_the_gap_to_the_bound_is_told_of_the_runs_own_answers(run, folder, monkeypatch):
     """Step costs are made up: what is tested is whose answers are asked about, and that it is kept and told."""
     surface = CostSurface([CostSample(n, 0, 1, 4.0 + 0.5 * n) for n in (1, 2, 3, 5, 9, 17)])

@@ -8,7 +8,8 @@ import pytest
 
 from decodeloop import config
 from decodeloop.cli.serve import ServeConfig
-from decodeloop.evaluation.pilot import read_pilot
+from decodeloop.evaluation.pilot import read_pilot, suite_of
+from decodeloop.evaluation.workloads.file import read_file
 from decodeloop.gateway.app import build_app
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,3 +32,8 @@ def test_it_is_a_pilot_that_tries_what_could_be_the_better_way(name):
     smaller = roles["smaller model"]
     assert (smaller.lossless, smaller.if_present) == (False, True)
     assert smaller.model not in (None, pilot.model)
+    if pilot.workload.file is not None:
+        read = read_file(EXAMPLES / pilot.workload.file, pilot.workload.form)
+        assert not read.faults
+        needed = 2 * pilot.budget.blocks * pilot.load.requests_per_turn * len(pilot.load.levels)
+        assert len(suite_of(pilot.workload, seed=0, read=read.workload).requests) >= needed

@@ -228,6 +228,10 @@ class _Meter:
 def _reported(asked: Pilot, path: Path, left_out: list[str]) -> tuple[Report, Verdict]:
     facts = pilot_facts.read(path.parent)
     results, money = load(path), asked.price.money(facts.watts)
+    for arm in results.plan.arms:
+        own = results.steady(arm=arm.label)
+        if own and all(request.error is not None for request in own):
+            raise ValueError(f"{arm.label}: every request failed, the first with {own[0].error}")
     verdict = judge(results, asked, money, left_out=left_out)
     report = build(
         Asked(
