@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from asgi import CHAT, call, chat, lifespan
+from canned import canned, head, models, whole
 from decodeloop import config
 from decodeloop.cli.pool_certificates import read_certificates
 from decodeloop.cli.signing import SigningKey
@@ -21,6 +22,7 @@ from decodeloop.gateway.losslessness import SILENT, Declared, Told, standing_of,
 from decodeloop.gateway.pools import PoolSettings
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.upstreams.regimes import told_by
+from decodeloop.gateway.upstreams.remote import RemoteSettings
 from decodeloop.governance.certificate import Certificate, issue
 from decodeloop.governance.certificate import Regime as Certified
 from decodeloop.types.routing import DEMANDS, Losslessness, Regime
@@ -224,3 +226,27 @@ def test_a_certificate_in_the_configuration_is_checked(tmp_path: Path, certifica
     for wrong in ({"losslessness": Losslessness.CERTIFIED}, {"losslessness": Losslessness.PLAIN}):
         with pytest.raises(ValueError, match="losslessness"):
             PoolSettings(upstreams=("a",), **wrong)
+
+
+@pytest.mark.parametrize(("page", "status"), [("vllm:spec_decode_num_drafts_total 0\n", "unknown"), ("", "plain")])
+def test_another_engine_is_asked_what_it_does(page: str, status: str) -> None:
+    def answer(path: str, body: dict[str, Any]) -> Any:
+        if path == "/version":
+            return whole({"version": "0.33.0"})
+        if path == "/metrics":
+            text = f"vllm:num_requests_running 0\n{page}".encode()
+            return [head(content_length=str(len(text))) + text]
+        return models("vllm", "m")
+
+    async def run() -> None:
+        async with canned(answer) as there:
+            remote = {"v": RemoteSettings(url=there.url, engine="vllm", poll_s=60.0)}
+            pools = {"p": PoolSettings(upstreams=("v",), regime=Regime.FIXED)}
+            app = build_app(GatewaySettings(upstreams=remote, pools=pools), {})
+            async with lifespan(app):
+                (pool,) = (await call(app, "GET", "/v1/pools")).json()["data"]
+        assert pool["losslessness"] == status
+        assert pool["upstreams"][0]["version"] == "0.33.0"
+        assert pool["upstreams"][0]["speculates"] is (status == "unknown")
+
+    asyncio.run(run())
