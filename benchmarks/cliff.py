@@ -5,7 +5,7 @@ Loads 1 to 32, five classes of requests and a mix of them, arms off, fixed draft
 the load is held: requests follow each other, prompts lie in the prefix cache, what ends a turn is a number of tokens.
 Every arm decodes the same answers (the engine is lossless), which were decoded plainly beforehand to see where they
 begin to loop; there they end, so that no loop flatters a copying drafter. --loops leaves the loops in. Before the first
-block every arm serves each mix for some seconds that are not counted: cold caches, and what a policy learns first.
+block arms that learn serve each mix for some seconds that are not counted.
 
 --run FILE keeps what was measured and goes on where it stopped; --minutes ends early with what there is. The last line
 is JSON: worst, best, geomean, inconclusive, and what else the blocks say.
@@ -237,6 +237,8 @@ class Measuring:
         for mix in dict.fromkeys(cell.mix for cell in plan.cells):
             tell(f"warming up: {mix}", self._started_s)
             for arm in plan.arms:
+                if arm == "off" or arm in FIXED:
+                    continue
                 stream = self._workload.stream(Cell(load, mix), 0)
                 self._arms.loops[arm].serve(stream, load, lambda served: served.tokens >= WARM_TOKENS)
 
@@ -315,7 +317,7 @@ def main() -> None:
     try:
         measuring.warm(plan)
         findings = measuring.run(plan)
-        described = arms.loops[plan.arms[-1]].engine.describe()
+        described = arms.loops[plan.arms[-1]].describe()
     finally:
         arms.close()
     device = f"{read_hardware().device}; {arms.runner.info.name} {arms.runner.info.weight_format}"

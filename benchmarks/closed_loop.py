@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from decodeloop.engine.build import EmbeddedEngine, build_engine, choose_runner
+from decodeloop.engine.build import EmbeddedEngine, build_engine, choose_runner, open_drafters, open_policy
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.job import Job
-from decodeloop.engine.memory import MemoryPlan
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.profile import measure as measure_costs
-from decodeloop.engine.runners import Runner, runners
+from decodeloop.engine.proposals import Proposers
 from decodeloop.engine.settings import EngineSettings
+from decodeloop.policy import Policy
 from decodeloop.policy.cost import CostSurface
 from decodeloop.speculation import Drafter
 from decodeloop.types import Chunk, Request, RequestRefused, Slo, StepRecord
@@ -48,34 +49,45 @@ class Served:
 
 
 class ClosedLoop:
-    """One engine under a constant load: a request that ends is followed by the next of the stream at once."""
+    """An arm under a constant load: a request that ends is followed by the next of the stream at once."""
 
-    def __init__(self, open_engine: Callable[[Callable[[StepRecord], None]], EmbeddedEngine]) -> None:
-        """open_engine(observe): an engine that shows `observe` every step."""
+    def __init__(self, engine: EmbeddedEngine, policy: Policy, proposers: Proposers) -> None:
+        self.engine = engine
+        self._policy, self._proposers = policy, proposers
         self._turn: _Turn | None = None
-        self.engine = open_engine(self._observe)
-        self.engine.worker.start()
         self._numbers = itertools.count()
 
-    def _observe(self, record: StepRecord) -> None:
+    def describe(self) -> Mapping[str, Any]:
+        """What its policy believes."""
+        return self._policy.describe()
+
+    def observe(self, record: StepRecord) -> None:
         if self._turn is not None:
             self._turn.observe(record)
 
     def serve(self, stream: Iterator[Prepared], load: int, enough: Callable[[Served], bool]) -> Served:
         """Until `enough` of the steps at full load, then what still runs is dropped."""
+        self._between_steps(self._take)
         turn = self._turn = _Turn(self, stream, load, enough)
         for _ in range(load):
             turn.next()
         turn.over.wait()
         for job in list(turn.jobs):
             self.engine.worker.abort(partial(_found, job))
-        idle = threading.Event()
-        self.engine.worker.call(idle.set)
-        idle.wait()
+        self._between_steps(lambda: None)
         self._turn = None
         if turn.refused is not None:
             raise turn.refused
         return turn.served()
+
+    def _take(self) -> None:
+        self.engine.engine.policy, self.engine.engine.proposers = self._policy, self._proposers
+
+    def _between_steps(self, task: Callable[[], None]) -> None:
+        done = threading.Event()
+        self.engine.worker.call(task)
+        self.engine.worker.call(done.set)
+        done.wait()
 
     def submit(self, prepared: Prepared, reader: _Listener) -> None:
         numbered = replace(prepared, request=replace(prepared.request, id=f"{next(self._numbers)}"))
@@ -86,9 +98,6 @@ class ClosedLoop:
             return reader.job
 
         engine.worker.submit(opened, reader.fail)
-
-    def close(self) -> None:
-        self.engine.close(1.0)
 
 
 class _Turn:
@@ -178,48 +187,58 @@ def _found(job: Job) -> Job:
 
 
 class Arms:
-    """Engines that differ in policy alone: the same weights, threads and measured costs, their own KV and drafters."""
+    """One engine whose policy and drafters are changed from turn to turn: arms share weights, threads, measured costs,
+    KV memory and the prompts cached in it, so that they differ in nothing else, not even in the pages of their memory.
+    """
 
     def __init__(self, checkpoint: Checkpoint, settings: EngineSettings) -> None:
+        """Step costs are measured here, while the KV memory holds nothing."""
         self._checkpoint, self._settings = checkpoint, settings
         self.runner = choose_runner(checkpoint, settings).runner
-        self._surface: CostSurface | None = None
         self.loops: dict[str, ClosedLoop] = {}
+        self._engine = build_engine(
+            checkpoint,
+            replace(settings, policy="off"),
+            clock=time.perf_counter,
+            name="model",
+            runner=self.runner,
+            observers=(self._observe,),
+        )
+        memory = self._engine.memory
+        self._surface = measure_costs(
+            self.runner,
+            settings,
+            kv_blocks=memory.kv_blocks,
+            max_context=memory.max_context,
+            clock=time.perf_counter,
+            budget_s=MEASURING_S,
+        )
+        self._engine.worker.start()
 
     def open(
-        self, name: str, policy: str, *, extra_drafters: Mapping[str, Drafter] | None = None, **changes: object
+        self, name: str, policy: str, *, extra_drafters: Mapping[str, Drafter] | None = None, **changes: Any
     ) -> ClosedLoop:
+        """changes: of the policy's and the drafters' settings."""
         settings = replace(self._settings, policy=policy, **changes)
-        share = bool(self.loops) and self.runner.info.name in runners.names()
-        shared = replace(settings, runner=self.runner.info.name)
-        runner = choose_runner(self._checkpoint, shared, weights_of=self.runner).runner if share else self.runner
-        self.loops[name] = ClosedLoop(
-            lambda observe: build_engine(
-                self._checkpoint,
-                settings,
-                clock=time.perf_counter,
-                name="model",
-                runner=runner,
-                measure=self._costs,
-                extra_drafters=extra_drafters,
-                observers=(observe,),
-            )
+        verifier, max_context = self._engine.engine.verifier, self._engine.memory.max_context
+        deciding = open_policy(settings, verifier, self.costs)
+        playing = open_drafters(self._checkpoint, settings, self.runner, max_context)
+        shadow_len = settings.shadow_len
+        if shadow_len is None:
+            shadow_len = settings.max_draft_len if deciding.learns else 0
+        proposers = Proposers(
+            {**playing, **(extra_drafters or {})}, shadow_len=shadow_len, shares_noise=verifier.shares_noise
         )
+        self.loops[name] = ClosedLoop(self._engine, deciding, proposers)
         return self.loops[name]
 
-    def _costs(self, runner: Runner, memory: MemoryPlan) -> CostSurface:
-        """Measured once; each arm learns on from a copy of its own."""
-        if self._surface is None:
-            self._surface = measure_costs(
-                runner,
-                self._settings,
-                kv_blocks=memory.kv_blocks,
-                max_context=memory.max_context,
-                clock=time.perf_counter,
-                budget_s=MEASURING_S,
-            )
+    def costs(self) -> CostSurface:
+        """A copy of what was measured; each arm learns on from its own."""
         return CostSurface.from_json(self._surface.to_json())
 
     def close(self) -> None:
+        self._engine.close(1.0)
+
+    def _observe(self, record: StepRecord) -> None:
         for loop in self.loops.values():
-            loop.close()
+            loop.observe(record)

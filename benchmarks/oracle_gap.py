@@ -77,7 +77,7 @@ def main() -> None:
     arms = Arms(open_model(options.model, read_environment()), engine)
     loop = arms.open("off", "off", shadow_len=DEPTH)
     print(f"{read_hardware().device}; {arms.runner.info.name} {arms.runner.info.weight_format}; {options.drafter}")
-    surface = arms._costs(arms.runner, loop.engine.memory)
+    surface = arms.costs()
     try:
         prepared = prepare(arms, options.per_class, options.tokens)
         served = loop.serve(itertools.cycle(prepared), 4, lambda s: len(s.answers) >= len(prepared) + 4)

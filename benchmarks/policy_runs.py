@@ -3,8 +3,9 @@
 swings      load 1 -> 16 -> 1: the draft length falls, and recovers.
 slowed      a drafter that is right nine times of ten becomes slow, then fast again: it goes off, and comes back.
 drifting    two classes swap their texts in mid-run, against a run in which they don't: calibration error of the
-            drafters' own confidence, of sequential temperature scaling fitted before the swap, and of the policy;
-            alarms.
+            drafter's own confidence, of sequential temperature scaling fitted before the swap, and of the policy;
+            alarms. The drafts are those that the n-gram drafter makes at every position of the engine's answers; the
+            policy's steps are simulated on the measured step times, since alarms wait for thousands of labels.
 objectives  half the requests have a TPOT objective that plain decoding misses, chosen so that it can be met:
             violations and throughput of `throughput` and `interactive`.
 
@@ -23,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from cliff import PROMPTS, Workload
+from cliff import PROMPTS, Script, Workload
 from closed_loop import Arms, Served
 
 from decodeloop.cli.environment import read_environment
@@ -31,19 +32,28 @@ from decodeloop.cli.opening import open_model
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.settings import EngineSettings
-from decodeloop.evaluation.workload import read_prompts
+from decodeloop.evaluation.acceptance import Texts
+from decodeloop.evaluation.counterfactual import Text, histories
+from decodeloop.evaluation.fleet import Limits
+from decodeloop.evaluation.policy_rule import PolicyRule
+from decodeloop.evaluation.simulate import Fleet, simulate_closed
+from decodeloop.evaluation.trust import calibrated
+from decodeloop.evaluation.workload import Arrival, read_prompts
+from decodeloop.policy import Policy, PolicySettings, policies
 from decodeloop.policy.acceptance import Runs
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.metrics import brier, log_loss
 from decodeloop.policy.slots import Leaves
 from decodeloop.policy.sts import fit_sequentially
-from decodeloop.speculation import Draft, DraftBlock, DraftRequest
+from decodeloop.speculation import Draft, DraftBlock, DrafterSetup, DraftRequest
+from decodeloop.speculation.drafters import drafters
 from decodeloop.types import RequestClass, Slo, StepRecord
 
 COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
 SWING_STEPS = 250
 SLOW_MS, RIGHT = 40.0, 10  # every RIGHT-th token of the slowed drafter is wrong
 SLO_LOAD = 4
+DEPTH = 12
 BATCH = 64  # drafts that the calibrations are scored on at a time
 
 
@@ -102,9 +112,11 @@ class PolicyRuns:
     def __init__(self, arms: Arms, workload: Workload) -> None:
         self._arms, self._workload = arms, workload
 
+    def _scripts(self, text: RequestClass) -> Sequence[Script]:
+        return self._workload.scripts[str(text)]
+
     def _stream(self, text: RequestClass, start: int = 0, **changes: Any) -> Iterator[Prepared]:
-        own = self._workload.scripts[str(text)]
-        for script in itertools.islice(itertools.cycle(own), start, None):
+        for script in itertools.islice(itertools.cycle(self._scripts(text)), start, None):
             prepared = self._workload.prepared(script)
             yield replace(prepared, request=replace(prepared.request, **changes)) if changes else prepared
 
@@ -133,7 +145,7 @@ class PolicyRuns:
             ratio = math.sqrt(rate(turns[0]) * rate(turns[3]) / (rate(turns[1]) * rate(turns[2])))
             found[name] = {"against_plain": round(ratio, 3), "verified": verified(turns[3])}
         fast, slow, again = (found[name]["against_plain"] for name in found)
-        lost = loop.engine.describe()["guard"]["lost_share"]
+        lost = loop.describe()["guard"]["lost_share"]
         return {**found, "lost_share": lost, "holds": fast > 1.1 and slow > 0.97 and again > 0.95 * fast}
 
     def _texts(self) -> Iterator[Prepared]:
@@ -143,20 +155,33 @@ class PolicyRuns:
         script = next(s for s in self._workload.scripts[str(CHAT)] if s.name == name)
         return (*self._workload.prepared(script).tokens, *said)
 
-    def drifting(self, seconds: float) -> dict[str, Any]:
-        found = {}
+    def drifting(self, steps: int) -> dict[str, Any]:
+        own = {text: list(itertools.islice(self._stream(text), len(self._scripts(text)))) for text in (COPY, CHAT)}
+        said = self._arms.loops["off"].serve(
+            itertools.cycle(itertools.chain(*own.values())), 4, answers(4 + sum(map(len, own.values())))
+        )
+        answered = {answer.request_id: answer.token_ids for answer in said.answers}
+        texts = [Text(text, each.tokens, answered[each.request.id], each.state) for text in own for each in own[text]]
+        drafter = drafters.load("ngram")(DrafterSetup(self._arms.runner.info.vocab_size, 768, 4, DEPTH))
+        known = Texts(histories(drafter, texts, draft_len=DEPTH))
+        cost, _ = calibrated(self._arms.costs(), said.records, source="at start")
+        found: dict[str, Any] = {}
         for name in ("stationary", "swapped"):
-            loop = self._arms.open(name, "adaptive")
-            parts = []
-            for labels in ((COPY, CHAT), (COPY, CHAT) if name == "stationary" else (CHAT, COPY)):
-                texts = zip((COPY, CHAT), labels, strict=True)
-                both = zip(*(self._stream(text, request_class=label) for text, label in texts), strict=True)
-                parts.append(loop.serve(itertools.chain.from_iterable(both), 4, lambda s: s.seconds > seconds))
-            drift = loop.engine.describe()["drift"]
+            deciding = Remembering(policies.load("adaptive")(PolicySettings(DEPTH), self._arms.costs()))
+            swapped = {COPY: CHAT, CHAT: COPY} if name == "swapped" else {}
+            stream = _labelled(texts, swapped, lambda deciding=deciding: len(deciding.records) >= steps)
+            fleet = Fleet(
+                replicas=1,
+                cost=cost,
+                rule=lambda deciding=deciding: PolicyRule(deciding, cost, max_draft_len=DEPTH),
+                acceptance=known,
+                limits=Limits(16, 128, 512),
+            )
+            while len(deciding.records) < 2 * steps:
+                simulate_closed(fleet, [next(stream) for _ in range(4)], seconds=30.0, following=stream)
+            drift = deciding.describe()["drift"]
             found[name] = {"alarms": drift["alarms"], "evidence": drift["evidence"], "watched": drift["watched"]}
-            found[name] |= calibrations([part.records for part in parts])
-            loop.close()
-            del self._arms.loops[name]
+            found[name] |= calibrations([deciding.records[:steps], deciding.records[steps:]])
         better = all(
             run["log_loss"]["ours"] < min(run["log_loss"]["raw"], run["log_loss"]["sts"]) for run in found.values()
         )
@@ -205,6 +230,33 @@ class PolicyRuns:
         """Copying requests with an objective and chat without, in turn."""
         both = zip(self._stream(COPY, slo=slo), self._stream(CHAT), strict=True)
         return itertools.chain.from_iterable(both)
+
+
+class Remembering:
+    """A policy, and all that it has seen."""
+
+    learns = True
+
+    def __init__(self, policy: Policy) -> None:
+        self.plan, self.allocate, self.describe = policy.plan, policy.allocate, policy.describe
+        self._observe = policy.observe
+        self.records: list[StepRecord] = []
+
+    def observe(self, record: StepRecord) -> None:
+        self.records.append(record)
+        self._observe(record)
+
+
+def _labelled(
+    texts: Sequence[Text], swapped: Mapping[RequestClass, RequestClass], late: Callable[[], bool]
+) -> Iterator[Arrival]:
+    """The texts, again and again, of each class in turn; those that come late under the other's name."""
+    numbered = list(enumerate(texts))
+    turns = [itertools.cycle([(i, t) for i, t in numbered if t.request_class is name]) for name in (COPY, CHAT)]
+    for i, text in itertools.chain.from_iterable(zip(*turns, strict=True)):
+        arrival = text.arrival(i)
+        name = swapped.get(text.request_class, text.request_class) if late() else text.request_class
+        yield replace(arrival, request_class=name)
 
 
 def calibrations(parts: Sequence[Sequence[StepRecord]]) -> dict[str, Any]:
@@ -259,7 +311,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(TESTS), help=f"some of {', '.join(TESTS)}")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--runner", default="auto")
-    parser.add_argument("--seconds", type=float, default=45.0, help="of each half of the drifting runs")
+    parser.add_argument("--steps", type=int, default=8000, help="of each half of the drifting runs")
     parser.add_argument("--answers", type=int, default=40, help="a turn of the objectives")
     parser.add_argument("--json", action="store_true", help="nothing but the JSON line")
     options = parser.parse_args()
@@ -285,7 +337,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     try:
         for name in chosen:
-            extra = {"drifting": [options.seconds], "objectives": [options.answers]}.get(name, [])
+            extra = {"drifting": [options.steps], "objectives": [options.answers]}.get(name, [])
             results[name] = getattr(tests, name)(*extra)
             if not options.json:
                 print(f"{name}: {json.dumps(results[name], indent=1)}", flush=True)

@@ -190,10 +190,7 @@ def main() -> None:
     finally:
         arms.close()
 
-    taught = {
-        load: calibrated(arms._costs(arms.runner, None), records, source="at start")
-        for load, records in recorded.items()
-    }
+    taught = {load: calibrated(arms.costs(), records, source="at start") for load, records in recorded.items()}
     for load, (_, trust) in taught.items():
         print(f"load {load}: step times {trust.said()}")
     rows = []
