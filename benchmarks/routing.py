@@ -1,6 +1,6 @@
 """What routing brings: all classes mixed on one engine with two pools, the router on and off.
 
-python benchmarks/routing.py [--blocks 12] [--load 8] [--tokens 48] [--each 4] [--gains JSON] [--json]
+python benchmarks/routing.py [--blocks 12] [--load 8] [--tokens 48] [--each 4] [--minutes 8] [--gains JSON] [--json]
 
 One engine serves two pools: `speculative` (always drafts) and `plain`. First each class is measured in both, which
 gives the pools their `gains`; then mixed traffic is sent in mirrored blocks, with the router choosing and with all
@@ -133,12 +133,17 @@ def measure_gains(url: str, prompts: Sequence[Mapping[str, str]], load: int, tok
     return gains
 
 
-def compare(url: str, prompts: Sequence[Mapping[str, str]], blocks: int, load: int, tokens: int) -> dict[str, Any]:
-    """Cost a request and the slow end of time per token, of the router against the static pool."""
+def compare(
+    url: str, prompts: Sequence[Mapping[str, str]], blocks: int, load: int, tokens: int, *, until_s: float
+) -> dict[str, Any]:
+    """Cost a request and the slow end of time per token, of the router against the static pool. until_s: when no
+    further block is begun."""
     cost: dict[str, list[float]] = {"on": [], "off": []}
     slow: dict[str, list[float]] = {"on": [], "off": []}
     pools: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for block in range(blocks):
+        if time.monotonic() >= until_s:
+            break
         order = ("on", "off", "off", "on") if block % 2 == 0 else ("off", "on", "on", "off")
         told: dict[str, list[Served]] = {"on": [], "off": []}
         for arm in order:
@@ -168,9 +173,11 @@ def main() -> None:
     parser.add_argument("--load", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--each", type=int, default=4, help="prompts of each class in a turn")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no further block is begun")
     parser.add_argument("--gains", type=json.loads, help="as an earlier run measured them; else they are measured")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    until_s = time.monotonic() + 60.0 * options.minutes
     everything = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
     classes = by_class(everything)
     measured = [prompt for own in classes.values() for prompt in own[: options.load]]
@@ -183,7 +190,7 @@ def main() -> None:
                 gains = measure_gains(url, measured, options.load, options.tokens)
         with gateway(folder, pooled(gains)) as url:
             asyncio.run(turn(url, mixed, options.load, 8, None))  # warm
-            told = compare(url, mixed, options.blocks, options.load, options.tokens)
+            told = compare(url, mixed, options.blocks, options.load, options.tokens, until_s=until_s)
     told = {"gains": gains, "load": options.load, "requests_a_turn": len(mixed), **told}
     print(json.dumps(told) if options.json else json.dumps(told, indent=2))
 
