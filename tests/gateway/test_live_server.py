@@ -213,3 +213,26 @@ def test_head_requests_and_pipelining(live: Live) -> None:
     assert got.startswith(b"HTTP/1.1 200 ")
     assert got.count(b"HTTP/1.1 ") == 2
     assert b'"ok"' not in got
+
+
+def test_a_body_that_waits_to_be_asked_for_and_one_larger_than_what_is_read_ahead(live: Live) -> None:
+    body = json.dumps(chat(messages=[{"role": "user", "content": "x" * 300_000}])).encode()
+    head = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+    with live.connect() as connection:
+        connection.sendall(head % (CHAT.encode(), len(body)) + b"expect: 100-continue\r\n\r\n")
+        assert read_until(connection, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert read_until(connection, b"}").startswith(b"HTTP/1.1 ")
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        read_until(connection, b"HTTP/1.1 200 OK")
+
+
+def test_nothing_after_the_last_request_is_read(live: Live) -> None:
+    with live.connect() as connection:
+        connection.sendall(
+            b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n nonsense \r\n\r\n"
+        )
+        got = read_all(connection)
+    assert got.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert got.count(b"HTTP/1.1 ") == 1

@@ -84,9 +84,10 @@ class BoundedHttp(asyncio.Protocol):
         except httptools.HttpParserUpgrade:  # to nothing that is spoken here: the request is answered as it is
             pass
         except httptools.HttpParserError:
-            self._refuse_head(400, "Invalid HTTP request received.")
+            if not self._is_last or self._arriving is not None:
+                self._refuse_head(400, "Invalid HTTP request received.")
             return
-        if self._in_head:
+        if self._in_head and not self._is_last:
             if self._head_bytes > self._limits.max_header_bytes:
                 self._refuse_head(431, self._too_large())
             else:
