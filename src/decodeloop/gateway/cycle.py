@@ -190,6 +190,8 @@ class Cycle:
             if not self.complete and not self.gone:
                 log.error("a request was left without an answer")
                 await self._give_up()
+        finally:
+            self.scope.clear()  # it leads to what leads to it: so nothing is left for the garbage collector
 
     async def _give_up(self) -> None:
         if self.started:
