@@ -23,7 +23,9 @@ double input_value(const RowSet& set, RowKind kind, int64_t row, int64_t k) {
     const int64_t at = row * set.stride + k;
     if (kind == RowKind::F32) return set.f32[at];
     if (kind == RowKind::BF16) return bf16_to_float(set.bf16[at]);
-    const int64_t place = set.place(row, k / kGroup);
+    const int64_t place = set.place(row, k / kGroup), four = place * kGroup + k % kGroup / 4 * 4;
+    constexpr int kOrder[] = {0, 2, 1, 3};
+    if (kind == RowKind::Int16) return double{set.scale16[place]} * set.int16[four + kOrder[k % 4]];
     return double{set.scale[place]} * set.int8[place * kGroup + k % kGroup];
 }
 

@@ -1,5 +1,6 @@
 // Norms, activations, rotations and quantised rows against double precision.
 #include <algorithm>
+#include <array>
 
 #include "check.h"
 #include "kernels.h"
@@ -77,6 +78,23 @@ void test_quantise(const Kernels& kernels) {
     }
 }
 
+void test_quantise_finely(const Kernels& kernels) {
+    if (kernels.row_kind[static_cast<int>(Format::Int8)] != RowKind::Int16) return;
+    Rows rows;
+    rows.reserve(2, 64);
+    const std::vector<float> x = normal_values(64, 5);
+    std::copy(x.begin(), x.end(), rows.row(1));  // row 0 stays zero
+    const RowSet& set = rows.set();
+    for (int64_t row = 0; row < 2; ++row) kernels.to_int16(set, row, 0, 2);
+    for (size_t i = 0; i < 64; ++i) {
+        const int64_t group = static_cast<int64_t>(i) / kGroup, place = set.place(1, group), zeros = set.place(0, group);
+        const size_t at = i % kGroup / 4 * 4 + std::array<size_t, 4>{0, 2, 1, 3}[i % 4];
+        const double scale = set.scale16[place];
+        check_near(set.int16[place * kGroup + static_cast<int64_t>(at)] * scale, x[i], 0.51 * scale, "to_int16");
+        check(set.scale16[zeros] == 0 && set.int16[zeros * kGroup + static_cast<int64_t>(at)] == 0, "to_int16 of zeros");
+    }
+}
+
 void test_rotate(const Kernels& kernels) {
     std::vector<float> x = normal_values(24, 4), before = x, cosines(12), sines(12);
     for (size_t i = 0; i < 12; ++i) {
@@ -96,5 +114,6 @@ void test_rows(const Kernels& kernels) {
     test_norm(kernels);
     test_activations(kernels);
     test_quantise(kernels);
+    test_quantise_finely(kernels);
     test_rotate(kernels);
 }

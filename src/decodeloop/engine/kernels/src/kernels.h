@@ -11,19 +11,21 @@
 namespace decodeloop {
 
 // How a kernel wants its input rows.
-enum class RowKind { F32, BF16, Int8 };
+enum class RowKind { F32, BF16, Int8, Int16 };
+constexpr int kRowKinds = 4;
 
 // Input rows of matrix products, zero beyond their width. f32 and bf16: [rows][stride]. Int8 rows lie group by group, as
 // products take them: [groups][capacity][32] integers, and [groups][capacity] scales, sums of a group's integers, and
-// products of the two.
+// products of the two. Int16 rows lie likewise, in each four of them the even ones first; they have scales of their own.
 struct RowSet {
     int64_t stride = 0;
     int64_t capacity = 0;  // in rows
     float* f32 = nullptr;
     uint16_t* bf16 = nullptr;
     int8_t* int8 = nullptr;
-    int16_t* int16 = nullptr;  // the same integers, widened and ordered as the kernels want them
+    int16_t* int16 = nullptr;
     float* scale = nullptr;
+    float* scale16 = nullptr;
     float* scaled_sum = nullptr;
     int32_t* sum = nullptr;
 
@@ -88,6 +90,7 @@ struct Kernels {
     // groups [from, to) of a row from f32 to the other kinds
     void (*to_bf16)(const RowSet& rows, int64_t row, int64_t from, int64_t to);
     void (*to_int8)(const RowSet& rows, int64_t row, int64_t from, int64_t to);
+    void (*to_int16)(const RowSet& rows, int64_t row, int64_t from, int64_t to);
     // out = x / rms(x) * weight; n padded to 32 with zeros
     void (*rms_norm)(const float* x, const float* weight, int64_t n, int64_t padded, float eps, float* out);
     void (*add)(const float* x, int64_t n, float* sum);

@@ -22,7 +22,7 @@ public:
         capacity_ = round_up(rows, 8);
         const int64_t count = capacity_ * stride, groups = count / kGroup;
         memory_.release();
-        memory_.reserve(static_cast<size_t>(count * (4 + 2 + 2 + 1) + groups * (4 + 4 + 4)));
+        memory_.reserve(static_cast<size_t>(count * (4 + 2 + 2 + 1) + groups * (4 + 4 + 4 + 4)));
         char* at = memory_.data();
         const auto take = [&](int64_t bytes) {
             char* piece = at;
@@ -35,6 +35,7 @@ public:
         set_.bf16 = reinterpret_cast<uint16_t*>(take(count * 2));
         set_.int16 = reinterpret_cast<int16_t*>(take(count * 2));
         set_.scale = reinterpret_cast<float*>(take(groups * 4));
+        set_.scale16 = reinterpret_cast<float*>(take(groups * 4));
         set_.scaled_sum = reinterpret_cast<float*>(take(groups * 4));
         set_.sum = reinterpret_cast<int32_t*>(take(groups * 4));
         set_.int8 = reinterpret_cast<int8_t*>(take(count));
@@ -50,6 +51,7 @@ private:
 inline void prepare(const Kernels& kernels, RowKind kind, const RowSet& rows, int64_t row, int64_t from, int64_t to) {
     if (kind == RowKind::BF16) kernels.to_bf16(rows, row, from, to);
     if (kind == RowKind::Int8) kernels.to_int8(rows, row, from, to);
+    if (kind == RowKind::Int16) kernels.to_int16(rows, row, from, to);
 }
 
 }  // namespace decodeloop

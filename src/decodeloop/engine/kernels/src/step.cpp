@@ -108,7 +108,7 @@ void Step::keep_hidden(int thread, int64_t layer) {
 }
 
 void Step::prepare_for(const RowSet& rows, int64_t row, int64_t from, int64_t to, Matrices readers) const {
-    bool prepared[3] = {};
+    bool prepared[kRowKinds] = {};
     for (const Matrix* matrix : readers) {
         const RowKind kind = kernels_->row_kind[static_cast<int>(matrix->format())];
         bool& done = prepared[static_cast<int>(kind)];

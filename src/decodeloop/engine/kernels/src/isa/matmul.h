@@ -175,9 +175,10 @@ static inline __attribute__((always_inline)) void add_scaled(const RowSet& x, in
     typename S::F min = S::zero();
     if constexpr (kFormat == Format::Int4) min = S::load_half(scales + kUnit);
     if constexpr (kFormat == Format::Int4Symmetric) min = S::mul(d, S::set1(-8.0f));
+    const float* scale_of = (kFormat == Format::Int8 && S::kWideInputs ? x.scale16 : x.scale) + place;
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
-        const typename S::F scale = S::mul(d, S::set1(x.scale[place + m]));
+        const typename S::F scale = S::mul(d, S::set1(scale_of[m]));
         typename S::F sum = S::fma(dots[m], scale, S::load(y + m * kUnit));
         if constexpr (kFormat != Format::Int8) sum = S::fma(min, S::set1(x.scaled_sum[place + m]), sum);
         S::store(y + m * kUnit, sum);

@@ -73,32 +73,46 @@ static inline void to_bf16(const RowSet& rows, int64_t row, int64_t from, int64_
     for (int64_t i = from * kGroup; i < to * kGroup; ++i) out[i] = float_to_bf16(x[i]);
 }
 
+// Whole numbers up to `most` in a group of a row, by the scale that is returned.
+template <class S>
+static inline float whole_numbers(const float* x, float most, typename S::F (&values)[kGroup / S::kLanes]) {
+    typename S::F largest = S::zero();
+    for (int v = 0; v < kGroup / S::kLanes; ++v) {
+        values[v] = S::load(x + v * S::kLanes);
+        largest = S::max(largest, S::abs(values[v]));
+    }
+    const float top = lane_max<S>(largest), inverse = top > 0 ? most / top : 0.0f;
+    for (int v = 0; v < kGroup / S::kLanes; ++v) values[v] = S::round(S::mul(values[v], S::set1(inverse)));
+    return top / most;
+}
+
 template <class S>
 static void to_int8(const RowSet& rows, int64_t row, int64_t from, int64_t to) {
-    constexpr int kVectors = kGroup / S::kLanes;
-    const float* x = rows.f32 + row * rows.stride;
     for (int64_t g = from; g < to; ++g) {
         const int64_t place = rows.place(row, g);
-        typename S::F values[kVectors];
-        typename S::F largest = S::zero();
-        for (int v = 0; v < kVectors; ++v) {
-            values[v] = S::load(x + g * kGroup + v * S::kLanes);
-            largest = S::max(largest, S::abs(values[v]));
-        }
-        const float most = lane_max<S>(largest);
-        const float inverse = most > 0 ? 127.0f / most : 0.0f, scale = most / 127.0f;
+        typename S::F values[kGroup / S::kLanes];
+        const float scale = whole_numbers<S>(rows.f32 + row * rows.stride + g * kGroup, 127.0f, values);
         typename S::F sum = S::zero();
-        for (int v = 0; v < kVectors; ++v) {
-            values[v] = S::round(S::mul(values[v], S::set1(inverse)));
-            sum = S::add(sum, values[v]);
-        }
+        for (const typename S::F value : values) sum = S::add(sum, value);
         S::store_int8(rows.int8 + place * kGroup, values);
-        if constexpr (S::kWideInputs) S::store_int16(rows.int16 + place * kGroup, rows.int8 + place * kGroup);
         const float total = lane_sum<S>(sum);  // a sum of small integers: exact
         rows.scale[place] = scale;
         rows.sum[place] = static_cast<int32_t>(total);
         rows.scaled_sum[place] = scale * total;
     }
+}
+
+// Where eight-bit weights are widened for their products, their inputs are finer at no cost: a group's products, at most
+// 32 * 127 * 32767, have room in 32 bits.
+template <class S>
+static void to_int16(const RowSet& rows, int64_t row, int64_t from, int64_t to) {
+    if constexpr (S::kWideInputs)
+        for (int64_t g = from; g < to; ++g) {
+            const int64_t place = rows.place(row, g);
+            typename S::F values[kGroup / S::kLanes];
+            rows.scale16[place] = whole_numbers<S>(rows.f32 + row * rows.stride + g * kGroup, 32767.0f, values);
+            S::store_int16(rows.int16 + place * kGroup, values);
+        }
 }
 
 template <class S>

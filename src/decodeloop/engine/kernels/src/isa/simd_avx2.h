@@ -93,8 +93,8 @@ struct Simd {
     }
     static F nibble_total(I acc) { return _mm256_cvtepi32_ps(_mm256_madd_epi16(acc, _mm256_set1_epi16(1))); }
 
-    // Eight-bit weights of kLanes outputs, widened like their inputs: sixteen bits hold no two products of bytes. Even
-    // inputs of a quad are taken together, then odd ones.
+    // Eight-bit weights of kLanes outputs, widened: sixteen bits hold no two products of bytes. Even inputs of a quad are
+    // taken together, then odd ones.
     template <int kRows>
     static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
         const int16_t* x = rows.int16 + rows.place(row, group) * kGroup;
@@ -122,13 +122,14 @@ struct Simd {
         const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         _mm256_storeu_si256(reinterpret_cast<I*>(p), bytes);
     }
-    static constexpr bool kWideInputs = true;  // RowSet::int16 is wanted: in each quad even ones first
-    static void store_int16(int16_t* wide, const int8_t* p) {
-        const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    static constexpr bool kWideInputs = true;  // eight-bit weights take Int16 rows
+    static void store_int16(int16_t* p, const F* x) {
+        const I order = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15,  //
+                                         0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
         for (int half = 0; half < 2; ++half) {
-            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + half);
-            const I words = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, order));
-            _mm256_storeu_si256(reinterpret_cast<I*>(wide) + half, words);
+            const I words = _mm256_packs_epi32(_mm256_cvtps_epi32(x[2 * half]), _mm256_cvtps_epi32(x[2 * half + 1]));
+            const I in_order = _mm256_permute4x64_epi64(words, 0b11011000);
+            _mm256_storeu_si256(reinterpret_cast<I*>(p) + half, _mm256_shuffle_epi8(in_order, order));
         }
     }
 

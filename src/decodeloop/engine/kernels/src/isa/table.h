@@ -14,7 +14,7 @@ static Kernels table(const char* name) {
     k.name = name;
     k.row_kind[static_cast<int>(Format::F32)] = RowKind::F32;
     k.row_kind[static_cast<int>(Format::BF16)] = S::kPairRows;
-    k.row_kind[static_cast<int>(Format::Int8)] = RowKind::Int8;
+    k.row_kind[static_cast<int>(Format::Int8)] = S::kWideInputs ? RowKind::Int16 : RowKind::Int8;
     k.row_kind[static_cast<int>(Format::Int4)] = RowKind::Int8;
     k.row_kind[static_cast<int>(Format::Int4Symmetric)] = RowKind::Int8;
     k.matmul[static_cast<int>(Format::F32)] = matmul<S, Format::F32>;
@@ -24,6 +24,7 @@ static Kernels table(const char* name) {
     k.matmul[static_cast<int>(Format::Int4Symmetric)] = matmul<S, Format::Int4Symmetric>;
     k.to_bf16 = to_bf16;
     k.to_int8 = to_int8<S>;
+    k.to_int16 = to_int16<S>;
     k.rms_norm = rms_norm<S>;
     k.add = add<S>;
     k.gate = gate<S>;
