@@ -124,6 +124,27 @@ def test_a_filter_on_the_bonus_token_alone_is_caught(verifier, journal):
     assert not sampled(target, journal).passed
 
 
+class HotWhereDrafted:
+    """The request's temperature reaches the bonus token alone, whatever stands in memory the rows of the draft."""
+
+    def __init__(self, table, tokens):
+        self._cool, self._last = table[()], len(tokens)
+
+    def __getitem__(self, i):
+        probs = self._cool.probs**0.1
+        return self._cool if i == self._last else Distribution.of(probs / probs.sum())
+
+    def position(self, i):
+        return i
+
+
+@pytest.mark.parametrize("verifier", [*SAMPLED, CoupledVerifier])
+def test_a_temperature_that_misses_the_rows_of_a_draft_is_caught(verifier, journal):
+    """As vLLM's CPU build 0.32 does: greedy answers are right, sampled ones go wrong where a draft was rejected."""
+    target = Simulated(P, lambda dice: sampled_draft(dice, Q, 1), verifier(), rows=HotWhereDrafted)
+    assert not sampled(target, journal).passed
+
+
 @pytest.mark.parametrize("acceptance", [0.5, 1.0])
 def test_pinned_acceptance_is_caught(acceptance, journal):
     target = Simulated(P, lambda dice: sampled_draft(dice, Q, 2), Pinned(acceptance))
