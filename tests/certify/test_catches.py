@@ -2,7 +2,7 @@
 
 import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from decodeloop.evaluation.lossless.bugs import KeepsAll, Pinned
 from decodeloop.evaluation.lossless.declaration import check_declaration
 from decodeloop.evaluation.lossless.distributions import check_distributions
 from decodeloop.evaluation.lossless.equality import Company, check_identity
+from decodeloop.evaluation.lossless.outcome import Verdict, verdict_of
 from decodeloop.evaluation.lossless.sampler import Row, check_sampler, drawing
 from decodeloop.evaluation.lossless.shaped import FilteredAtTheEnd, Stale
 from decodeloop.evaluation.lossless.tables import everywhere, sampled_draft
@@ -145,6 +146,28 @@ def test_a_temperature_that_misses_the_rows_of_a_draft_is_caught(verifier, journ
     assert not sampled(target, journal).passed
 
 
+@dataclass
+class WrongAtFirst:
+    """Decodes wrongly until so many answers were given, and rightly from then on: undefined memory, say."""
+
+    wrong: Simulated
+    right: Simulated
+    left: int
+
+    def answers(self, asks, arm, at_once):
+        self.left -= len(asks) if arm is not Arm.PLAIN else 0
+        return (self.wrong if self.left >= 0 else self.right).answers(asks, arm, at_once)
+
+
+def test_a_failure_that_is_not_seen_again_is_no_pass(journal):
+    wrong, right = (Simulated(P, lambda dice: sampled_draft(dice, Q, 2), v) for v in (Pinned(1.0), RejectionVerifier()))
+    found = sampled(WrongAtFirst(wrong, right, 600), journal)
+    assert found.passed
+    assert found.unsettled
+    assert verdict_of([found]) is Verdict.INVALID
+    assert "before these were drawn anew" in found.found
+
+
 @pytest.mark.parametrize("acceptance", [0.5, 1.0])
 def test_pinned_acceptance_is_caught(acceptance, journal):
     target = Simulated(P, lambda dice: sampled_draft(dice, Q, 2), Pinned(acceptance))
@@ -159,6 +182,7 @@ def test_the_sound_pass(rule, verifier, journal):
     assert found.passed
     assert found.controlled
     assert not found.idle
+    assert not found.unsettled
 
 
 def test_a_target_that_never_speculates_proves_nothing(journal):

@@ -73,7 +73,8 @@ class Watcher:
         self._progress.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def result(self, check: Check) -> None:
-        self.say(f"{'pass' if check.passed else 'FAIL'}  {check.name}: {check.found}")
+        word = "FAIL" if not check.passed else "open" if check.unsettled else "pass"
+        self.say(f"{word}  {check.name}: {check.found}")
         for power in check.power:
             self.say(f"      would have caught: {power}")
         for control in check.controls if not check.controlled else ():
@@ -130,5 +131,6 @@ class Session:
             self.journal.path.unlink()
             missed = [f"{k.name}: {c.name} wasn't caught" for k in self.checks for c in k.controls if not c.caught]
             idle = [f"{k.name}: nothing was speculated" for k in self.checks if k.idle]
-            self.why = "; ".join([*missed, *idle])
+            open_ = [f"{k.name}: failed at first, and not on answers drawn anew" for k in self.checks if k.unsettled]
+            self.why = "; ".join([*missed, *idle, *open_])
         return Found(verdict=verdict, level=level, regime=regime, checks=tuple(self.checks), why=self.why)

@@ -36,7 +36,8 @@ def check_distributions(
     each = alpha / (2 * length - 1)
     tests = _tests(plain, got, length)
     worst = min(tests, key=lambda name: tests[name].p_value)
-    if tests[worst].p_value < each:
+    first = tests[worst].p_value
+    if first < each:
         fresh_plain, fresh = sample.drawn(Arm.PLAIN, 2, progress), sample.drawn(arm, 3, progress)
         tests = {worst: _tests(fresh_plain, fresh, length)[worst]}
     size = power_of(samples, len(asks), length=length, alpha=alpha)
@@ -49,12 +50,14 @@ def check_distributions(
         passed=least.p_value >= each,
         found=(
             f"least of {2 * length - 1} p-values {least.p_value:.3g} ({worst}), {samples} answers a mode to each of "
-            f"{len(asks)} prompts{'; nothing was accepted: speculation did not run' if idle else ''}"
+            f"{len(asks)} prompts{f'; {first:.3g} before these were drawn anew' if first < each else ''}"
+            f"{'; nothing was accepted: speculation did not run' if idle else ''}"
         ),
         measured={"p_value": least.p_value, "distance": least.distance, "accepted": sum(accepted)},
         power=(size,),
         controls=(_control(plain, min(1.0, CONTROL * size.size), length, each),),
         idle=idle,
+        unsettled=first < each <= least.p_value,
     )
 
 

@@ -50,6 +50,7 @@ def check_identity(
     again = source.collect(asks, Arm.PLAIN, at_once=most, round=1, progress=part(1))
     found: list[Identity] = []
     accepted: list[int] = []
+    unsettled = False
     each = alpha / len(companies)
     for number, company in enumerate(companies):
         got = source.collect(asks, company.arm, at_once=company.at_once, progress=part(number + 2))
@@ -57,6 +58,7 @@ def check_identity(
         if not exact and compared.p_value < each:  # once more, with fresh answers on both sides
             fresh = source.collect(asks, company.arm, at_once=company.at_once, round=2)
             compared = _compared(plain, source.collect(asks, Arm.PLAIN, at_once=most, round=2), fresh)
+            unsettled = unsettled or compared.p_value >= each
         found.append(compared)
         accepted += [answer.accepted for answer in got if answer.accepted is not None]
     worst = max(found, key=lambda one: (one.excess, one.differ))
@@ -70,6 +72,7 @@ def check_identity(
         found=(
             f"{worst.differ} of {worst.answers} answers differ from plain, {worst.floor} of {worst.answers} plain ones "
             f"do in company; excess {worst.excess:.1%}, below {worst.excess_below:.1%} at 95 %"
+            f"{'; more before they were drawn anew' if unsettled else ''}"
             f"{'; nothing was accepted: speculation did not run' if idle else ''}"
         ),
         measured={
@@ -85,6 +88,7 @@ def check_identity(
         power=(power_of(len(asks), floor, exact=exact, alpha=each),),
         controls=(_control(plain, again, floor, exact=exact, alpha=each),),
         idle=idle,
+        unsettled=unsettled,
     )
 
 

@@ -19,7 +19,7 @@ class Level(StrEnum):
 class Verdict(StrEnum):
     YES = "yes"
     NO = "no"
-    INVALID = "invalid"  # nothing can be said: a control wasn't caught, or nothing was speculated
+    INVALID = "invalid"  # nothing can be said: no control caught, nothing speculated, or a failure not seen again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,7 @@ class Check:
     power: tuple[Power, ...]
     controls: tuple[Control, ...]
     idle: bool = False  # speculation should have run and didn't
+    unsettled: bool = False  # it failed at first, and not on answers drawn anew
 
     @property
     def controlled(self) -> bool:
@@ -75,4 +76,4 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
         return Verdict.INVALID
     if not all(check.passed for check in checks):
         return Verdict.NO
-    return Verdict.INVALID if any(check.idle for check in checks) else Verdict.YES
+    return Verdict.INVALID if any(check.idle or check.unsettled for check in checks) else Verdict.YES

@@ -61,6 +61,7 @@ def check_texts(
         measured={"p_value": found, "confirmed_p_value": confirmed},
         power=(power,),
         controls=(Control(f"{share:.0%} of the reference corrupted", caught <= effort.alpha, f"p-value {caught:.2g}"),),
+        unsettled=found <= effort.alpha < confirmed,
     )
 
 
