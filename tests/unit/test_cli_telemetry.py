@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from decodeloop.cli.log_lines import LINE, LineFormatter
 from decodeloop.cli.telemetry import TelemetrySettings, open_observer
 from decodeloop.gateway.telemetry import Finished
 from decodeloop.types import Usage
@@ -61,3 +62,11 @@ def test_settings_that_make_no_sense():
     for wrong in ({"otlp_url": "collector:4318"}, {"export_interval_s": 0.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             TelemetrySettings(**wrong)
+
+
+def test_log_lines_say_what_loggings_own_would():
+    own, stock = LineFormatter(), logging.Formatter(LINE)
+    for created in (1_800_000_000.0, 1_800_000_000.999, 1_800_000_001.25, 1_700_000_000.5):
+        record = logging.LogRecord("decodeloop.requests", logging.INFO, "", 0, "%s ended", ("r1",), None)
+        record.created, record.msecs = created, (created - int(created)) * 1000
+        assert own.format(record) == stock.format(record)

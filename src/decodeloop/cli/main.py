@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from decodeloop import __version__
+from decodeloop.cli.log_lines import LineFormatter
 
 EXIT_USAGE = 2
 
@@ -82,11 +83,10 @@ def root(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Log what happens inside."),
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
 ) -> None:
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line says them
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[handler])
 
 
 def main() -> None:

@@ -125,18 +125,22 @@ class Clerk(Protocol):
 class OpenClerk:
     """Nothing is limited, nothing is recorded."""
 
+    def __init__(self) -> None:
+        self._last = _OpenTicket(Ruling(allowed=True, choose_pool=True))  # most requests ask the same of speculation
+
     def rule(self, claim: Claim, terms: Terms) -> Ruling:
-        return _open(claim)
+        return self._ticket(claim).ruling
 
     def denied_smaller(self, identity: Identity, asked: str, model: str) -> str | None:
         return None
 
     async def reserve(self, claim: Claim, place: Place, terms: Terms) -> Ticket:
-        return _OpenTicket(_open(claim))
+        return self._ticket(claim)
 
-
-def _open(claim: Claim) -> Ruling:
-    return Ruling(allowed=True, speculation=claim.speculation, choose_pool=True)
+    def _ticket(self, claim: Claim) -> _OpenTicket:
+        if self._last.ruling.speculation is not claim.speculation:
+            self._last = _OpenTicket(Ruling(allowed=True, speculation=claim.speculation, choose_pool=True))
+        return self._last
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from logging import LogRecord
 from typing import Protocol
 
 from starlette.exceptions import HTTPException
@@ -185,8 +186,9 @@ class Gateway:
             took_s = time.monotonic() - exchange.arrived_s
             self._watch.ended(exchange, status)
             level = logging.INFO if exchange.method == "POST" else logging.DEBUG  # pages are polled
-            told = (exchange.request_id, exchange.method, exchange.path, status, 1e3 * took_s)
-            access.log(level, "%s %s %s %d %.1f ms", *told)
+            if access.isEnabledFor(level):
+                told = (exchange.request_id, exchange.method, exchange.path, status, 1e3 * took_s)
+                access.handle(LogRecord(access.name, level, __file__, 0, "%s %s %s %d %.1f ms", told, None))
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         try:

@@ -23,6 +23,10 @@ class Client(Protocol):
         """Have `gone` called when the client leaves before the response's end."""
         ...
 
+    def respond_now(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """The whole response; False: it isn't taken now, and nothing was written."""
+        ...
+
     def write_now(self, data: bytes) -> bool:
         """A part of the body that isn't its end; False: it isn't taken now, and nothing was written."""
         ...

@@ -95,6 +95,14 @@ class Cycle:
         """Have `gone` called when the client leaves before the response's end."""
         self._alarm = gone
 
+    def respond_now(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """The whole response; False: the client doesn't take it now, and nothing was written."""
+        if self.gone or not self._writable.is_set():
+            return False
+        self._start(status, headers)
+        self._write(body, more=False)
+        return True
+
     def write_now(self, data: bytes) -> bool:
         """A part of the body that isn't its end; False: the client doesn't take it now, and nothing was written."""
         if self.gone or not self._writable.is_set():

@@ -39,7 +39,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._client: Client | None = scope.get(CLIENT)
-        self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])  # the last of several
         self._is_overheard = False
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
@@ -51,8 +51,9 @@ class Exchange:
         self.trail: Trail | None = None  # of a request for an answer
         self.tape: list[bytes] | None = None  # what an answer says, where it is to be kept
         self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
-        asked = self.header("x-request-id") or ""
-        self.request_id = asked if _REQUEST_ID.fullmatch(asked) else os.urandom(16).hex()
+        asked = self.header("x-request-id")
+        is_usable = asked is not None and _REQUEST_ID.fullmatch(asked) is not None
+        self.request_id = asked if asked is not None and is_usable else os.urandom(16).hex()
 
     @property
     def method(self) -> str:
@@ -71,7 +72,8 @@ class Exchange:
         return str(self._scope["path_params"][name])
 
     def header(self, name: str) -> str | None:
-        return self._headers.get(name)
+        value = self._headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
 
     @property
     def peer(self) -> str:
@@ -228,11 +230,14 @@ class Exchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         self.status = status
-        own = [(b"x-request-id", self.request_id.encode()), *self.told]
+        await self._send({"type": "http.response.start", "status": status, "headers": self._with_own(headers)})
+
+    def _with_own(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        own = [*headers, (b"x-request-id", self.request_id.encode()), *self.told]
         trace = self.traceparent()
         if trace is not None:
             own.append((b"traceparent", trace.encode()))
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+        return own
 
     async def write(self, body: bytes, *, more: bool) -> None:
         """Returns when the connection can take more: a slow reader holds its writer back."""
@@ -244,8 +249,12 @@ class Exchange:
 
     async def respond(self, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()) -> None:
         self.record(body)
-        length = str(len(body)).encode()
-        await self.start(status, [(b"content-type", kind), (b"content-length", length), *headers])
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *headers]
+        if self._client is not None and not self._is_overheard:
+            self.status = status
+            if self._client.respond_now(status, self._with_own(headers), body):
+                return
+        await self.start(status, headers)
         await self.write(body, more=False)
 
     async def refuse(self, refused: RequestRefused, headers: Headers = ()) -> None:

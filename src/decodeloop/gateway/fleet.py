@@ -134,10 +134,8 @@ class Fleet:
 
     def choose(self, asked: Asked, tried: Collection[str] = ()) -> tuple[Route, Lease]:
         """The way of a request, to a server not yet tried. The caller ends the lease. Raises as `route`."""
-        route = self.route(asked, tried)
-        lease = self.pools[route.pool].lease(asked.model, asked.prefix, tried)
-        assert lease is not None, "a pool was chosen that has a candidate"
-        return route, lease
+        route, free = self._routed(asked, tried)
+        return route, self.pools[route.pool].lease(free[route.pool], asked.prefix)
 
     def can_serve(self, model: str) -> bool:
         return any(pool.candidates(model) for pool in self.pools.values())
@@ -149,9 +147,13 @@ class Fleet:
             RequestRefused: 404 for an unknown model, 400 when no pool takes its fields or is as lossless as it demands,
                 503 when none that serves it is ready.
         """
+        return self._routed(asked, tried)[0]
+
+    def _routed(self, asked: Asked, tried: Collection[str]) -> tuple[Route, Mapping[str, Sequence[Member]]]:
+        """As `route`, with the servers that may have it, by pool."""
         self.card(asked.model)
         takers = [pool for pool in self.pools.values() if any(member.serves(asked.model) for member in pool.members)]
-        able = [pool for pool in takers if not pool.refuses & asked.fields]
+        able = [pool for pool in takers if pool.refuses.isdisjoint(asked.fields)]
         if takers and not able:
             refused = sorted(asked.fields & frozenset().union(*(pool.refuses for pool in takers)))
             raise RequestRefused(
@@ -162,15 +164,16 @@ class Fleet:
         demand = asked.route.speculation.lossless
         if demand:
             able = _lossless(able, asked.model, demand)
-        up = [pool for pool in able if pool.candidates(asked.model, tried)]
+        free = {pool.name: pool.candidates(asked.model, tried) for pool in able}
+        up = [pool for pool in able if free[pool.name]]
         if not up:
             raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
         ttft_ms = asked.ttft_ms
         if ttft_ms is None:
-            return self._route(asked.route, [pool.view() for pool in _with_room(up)])
+            return self._route(asked.route, [pool.view() for pool in _with_room(up)]), free
         soon = [pool for pool in up if pool.begins_within(ttft_ms)] or up
         route = self._route(asked.route, [pool.view() for pool in _with_room(soon)])
-        return replace(route, reason=RouteReason.SLO) if len(soon) < len(up) else route
+        return (replace(route, reason=RouteReason.SLO) if len(soon) < len(up) else route), free
 
 
 def _lossless(pools: Sequence[PoolState], model: str, demand: str) -> list[PoolState]:

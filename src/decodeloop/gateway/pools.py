@@ -243,11 +243,8 @@ class PoolState:
             and member.breaker.allows(now_s)
         ]
 
-    def lease(self, model: str, prefix: Callable[[], bytes], tried: Collection[str] = ()) -> Lease | None:
+    def lease(self, candidates: Sequence[Member], prefix: Callable[[], bytes]) -> Lease:
         """The idlest server, the longest unasked among equals; one that knows the prefix if it is hardly busier."""
-        candidates = self.candidates(model, tried)
-        if not candidates:
-            return None
         chosen = candidates[0] if len(candidates) == 1 else _best(candidates, prefix())
         self._turns += 1
         chosen.turn = self._turns

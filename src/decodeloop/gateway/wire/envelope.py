@@ -67,7 +67,7 @@ def read_envelope(
         max_tokens=min(caps, default=None),
         request_class=class_of(own) if classify is None or own.class_ is not None else classify(_prompt(body)),
         class_declared=own.class_ is not None,
-        speculation=speculation_of(own),
+        speculation=_AUTO if own is _SILENT else speculation_of(own),
         priority=priority_of(own),
         temperature=fields.temperature,
         asked=frozenset([name for name, value in body.items() if value]),
@@ -86,6 +86,7 @@ class _Fields(Struct):
 
 
 _SILENT = SpeculationBody()
+_AUTO = speculation_of(_SILENT)
 _NAMES = _Fields.__struct_encode_fields__
 
 
@@ -100,7 +101,7 @@ def _prompt(body: Mapping[str, Any]) -> Prompt:
     if isinstance(messages, list):
         offered = tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
         choice = body.get("tool_choice")
-        told = tuple(message for message in messages if isinstance(message, dict))
+        told = tuple([message for message in messages if isinstance(message, dict)])
         return ChatPrompt(told, offered, choice if isinstance(choice, str | dict) else "auto")
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt:

@@ -178,16 +178,13 @@ class AnswerReader:
         if counts is not None and counts.prompt_tokens is not None and counts.completion_tokens is not None:
             details = counts.prompt_tokens_details
             cached = (details.cached_tokens or 0) if details is not None else 0
-            self.usage = Usage(counts.prompt_tokens, cached, counts.completion_tokens)
-        if self.usage is not None:
-            self.usage = Usage(
-                self.usage.prompt,
-                self.usage.cached,
-                self.usage.completion,
-                drafted=self._drafted,
-                verified=self._drafted,  # engines draft what they verify
-                accepted=self._accepted,
-            )
+            self._tell(counts.prompt_tokens, cached, counts.completion_tokens)
+        elif self.usage is not None:
+            self._tell(self.usage.prompt, self.usage.cached, self.usage.completion)
+
+    def _tell(self, prompt: int, cached: int, completion: int) -> None:
+        verified = self._drafted  # engines draft what they verify
+        self.usage = Usage(prompt, cached, completion, self._drafted, verified, self._accepted)
 
 
 def _speaks(choice: _Choice) -> bool:
