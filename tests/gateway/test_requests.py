@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from asgi import CHAT, COMPLETIONS, ask, chat, completion
 from asking import asked, refused
 from decodeloop.gateway.settings import Limits
-from decodeloop.gateway.wire.body import IGNORED, NEUTRAL
+from decodeloop.gateway.wire.body import IGNORED, NEUTRAL, read_object
 from decodeloop.types import (
     RequestClass,
+    RequestRefused,
     SamplingParams,
     Slo,
     Speculation,
@@ -223,3 +225,12 @@ def test_nesting_is_bounded() -> None:
     assert "nested" in refused(CHAT, chat(metadata=nested(70)))["message"]
     assert "nested" in refused(CHAT, chat(guided_json=nested(9)), limits=Limits(max_json_depth=9))["message"]
     assert asked(CHAT, chat(guided_json=nested(60)))
+
+
+def test_the_bound_on_nesting_is_exact_beside_many_shallow_values() -> None:
+    wide: list[Any] = [{}] * 40
+    assert read_object(json.dumps({"wide": wide, "deep": [[{}]]}).encode(), max_depth=4)
+    assert read_object(b'{"deep":[[{}]]}', max_depth=4)
+    for raw in (json.dumps({"wide": wide, "deep": [[[{}]]]}).encode(), b'{"deep":[[[{}]]]}'):
+        with pytest.raises(RequestRefused, match="nested deeper than 4 levels"):
+            read_object(raw, max_depth=4)
