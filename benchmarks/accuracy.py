@@ -76,7 +76,7 @@ def texts_of(checkpoint: Checkpoint, prompts: int, most: int) -> list[list[int]]
     return [checkpoint.tokenizer.encode(row["prompt"])[:most] for row in chosen]
 
 
-def measure(reference: Logits, others: dict[str, Logits], texts: Sequence[list[int]]) -> dict[str, list[Positions]]:
+def compare(reference: Logits, others: dict[str, Logits], texts: Sequence[list[int]]) -> dict[str, list[Positions]]:
     found: dict[str, list[Positions]] = {name: [] for name in others}
     seen: set[tuple[int, ...]] = set()
     for place, tokens in enumerate(texts):
@@ -91,6 +91,10 @@ def measure(reference: Logits, others: dict[str, Logits], texts: Sequence[list[i
         if place % 20 == 19:
             print(f"{place + 1} of {len(texts)} prompts", file=sys.stderr, flush=True)
     return found
+
+
+def measure(reference: Logits, others: dict[str, Logits], texts: Sequence[list[int]]) -> dict[str, Fidelity]:
+    return {name: Fidelity.of(positions) for name, positions in compare(reference, others, texts).items()}
 
 
 def from_position(first: int, positions: Positions) -> Positions:
@@ -131,7 +135,7 @@ def main() -> int:
     except Unavailable as error:
         missing[peer] = str(error)
     texts = texts_of(checkpoint, options.prompts, options.tokens)
-    measured = measure(of_runner("torch", checkpoint, "float32", options.tokens), others, texts)
+    measured = compare(of_runner("torch", checkpoint, "float32", options.tokens), others, texts)
     found = {name: Fidelity.of(positions) for name, positions in measured.items()}
 
     positions = next(iter(found.values())).positions
