@@ -72,7 +72,7 @@ def bound_of(
     if not free or not heard.heard:
         return None
     texts = [text_of(target, request, answer) for request, answer in heard.heard.values()]
-    setup = DrafterSetup(engine.engine.runner.info.vocab_size, settings.max_context, 1, settings.max_draft_len)
+    setup = DrafterSetup(engine.engine.runner.info.vocab_size, engine.max_context, 1, settings.max_draft_len)
 
     def fresh(name: str) -> Drafter:
         return drafters.load(name)(setup)

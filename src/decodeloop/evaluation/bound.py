@@ -34,7 +34,8 @@ class Judged:
     @property
     def interference(self) -> float | None:
         """What the best causal rule is held to: as much as the policy is, or policies that don't say."""
-        return self.options.get("interference", AdaptiveOptions().interference)
+        interference: float | None = self.options.get("interference", AdaptiveOptions().interference)
+        return interference
 
 
 @dataclass(frozen=True, slots=True)

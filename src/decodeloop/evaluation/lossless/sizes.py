@@ -53,4 +53,4 @@ FULL = Sizes(
 
 def sized(sizes: Sizes, **changes: int | None) -> Sizes:
     """`sizes` with the changes that aren't None. What a check can catch follows from them, and is said beforehand."""
-    return replace(sizes, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+    return replace(sizes, **{name: value for name, value in changes.items() if value is not None})
