@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,9 +26,11 @@ from listening import listening
 class Stack:
     url: str
     engine: EmbeddedEngine
+    clients: ExitStack
 
     def client(self, **options: Any) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, **options)
+        """Closed with the server: a client that is garbage may leave its sockets open, and that is an error."""
+        return self.clients.enter_context(OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, **options))
 
     def settled(self) -> None:
         """Wait until the engine holds nothing."""
@@ -56,5 +58,5 @@ def stack(
     engine = build_engine(checkpoint, own, clock=time.monotonic, name="model", recorder=recorder)
     upstream = EmbeddedUpstream(engine, created=1, regime=partial(read_regime, engine, own))
     app = build_app(gateway, {"embedded": upstream})
-    with listening(app, gateway) as (_, port):
-        yield Stack(f"http://127.0.0.1:{port}", engine)
+    with listening(app, gateway) as (_, port), ExitStack() as clients:
+        yield Stack(f"http://127.0.0.1:{port}", engine, clients)
