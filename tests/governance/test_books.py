@@ -263,6 +263,27 @@ def test_a_database_of_an_older_version_goes_on(shared: tuple[str, str]) -> None
     run(work, books(shared))
 
 
+def test_gateways_that_start_at_once_on_an_empty_database_all_start(shared: tuple[str, str]) -> None:
+    """Tables of the events too: creating what another creates at that moment fails in PostgreSQL."""
+
+    async def started(name: str, ready: asyncio.Barrier) -> None:
+        one = SharedBooks(*shared, instance=name, clock=Clock())
+        await ready.wait()
+        await one.start()
+        try:
+            events = open_events(one)
+            await ready.wait()
+            await events.start()
+        finally:
+            await one.close()
+
+    async def together() -> None:
+        ready = asyncio.Barrier(8)
+        await asyncio.gather(*(started(f"gateway-{n}", ready) for n in range(8)))
+
+    asyncio.run(together())
+
+
 def test_clients_events_are_kept_once_and_the_newest(path: Path) -> None:
     def event(kind: str, id: str, at_s: float) -> ToldEvent:
         who = {"organization": "acme", "user_name": "ana", "agent": ""}

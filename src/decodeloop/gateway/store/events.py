@@ -89,19 +89,18 @@ class PostgresEvents:
         self._books = books
 
     async def start(self) -> None:
-        async with self._books.transaction() as db:
-            await db.execute(_TABLE.format(serial="bigserial PRIMARY KEY"))
+        await self._books.journal.define(_TABLE.format(serial="bigserial PRIMARY KEY"))
 
     async def add(self, events: Sequence[ToldEvent], *, most: int) -> None:
         marks = ", ".join(f"${place}" for place in range(1, len(NAMES) + 1))
         insert = f"INSERT INTO client_events ({', '.join(NAMES)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
-        async with self._books.transaction() as db:
+        async with self._books.journal.transaction() as db:
             await db.executemany(insert, [astuple(each) for each in events])
             await db.execute(_OLD.format(most="$1"), most)
 
     async def known(self, organization: str, request_ids: Sequence[str]) -> frozenset[str]:
         await self._books.settled()
-        async with self._books.transaction() as db:
+        async with self._books.journal.transaction() as db:
             found = await db.fetch(
                 "SELECT request_id FROM ledger WHERE request_id = ANY($1) AND organization = $2",
                 list(request_ids),
@@ -110,7 +109,7 @@ class PostgresEvents:
         return frozenset(id for (id,) in found)
 
     async def read(self, since_s: float, until_s: float) -> Sequence[ToldEvent]:
-        async with self._books.transaction() as db:
+        async with self._books.journal.transaction() as db:
             return [_event(row) for row in await db.fetch(_READ.format(since="$1", until="$2"), since_s, until_s)]
 
 

@@ -76,9 +76,13 @@ class PostgresJournal:
             self._pool = await self._asyncpg.create_pool(
                 self._url, min_size=1, max_size=CONNECTIONS, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S
             )
-            async with self._pool.acquire() as db, db.transaction():
-                await db.execute(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
-                await db.execute(TABLES)
+        await self.define(TABLES)
+
+    async def define(self, tables: str) -> None:
+        """Create what isn't there. One gateway at a time: for those at once IF NOT EXISTS alone can fail."""
+        async with self.transaction() as db:
+            await db.execute(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
+            await db.execute(tables)
 
     async def close(self) -> None:
         if self._pool is not None:

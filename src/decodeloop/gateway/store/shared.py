@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -53,7 +53,8 @@ class SharedBooks:
         lease_s: float = 15.0,
         idempotency: IdempotencySettings | None = None,
     ) -> None:
-        self._journal = PostgresJournal(postgres, idempotency or IdempotencySettings())
+        # Open to those who keep something else in the database.
+        self.journal = PostgresJournal(postgres, idempotency or IdempotencySettings())
         self._counters = RedisCounters(redis)
         self._instance, self._clock, self._lease_s = instance, clock, lease_s
         self._reserving = Batches(self._record)
@@ -64,7 +65,7 @@ class SharedBooks:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        await self._journal.start()
+        await self.journal.start()
         self._reserving.start()
         self._tasks = [asyncio.create_task(self._settles()), asyncio.create_task(self._beats())]
         await self._beat_once()
@@ -77,8 +78,8 @@ class SharedBooks:
             task.cancel()
         self._reserving.stop()
         with suppress(StoreUnavailable):
-            await self._journal.forget_instance(self._instance)
-        await self._journal.close()
+            await self.journal.forget_instance(self._instance)
+        await self.journal.close()
         await self._counters.close()
 
     async def reserve(self, opening: Opening) -> Reserved:
@@ -114,24 +115,24 @@ class SharedBooks:
 
     async def extend(self, reservation: Reservation, holds: tuple[Hold, ...]) -> Reserved:
         if not holds:
-            extended = await self._journal.extend("", reservation, holds)
+            extended = await self.journal.extend("", reservation, holds)
             return Reserved(refusal=None if extended else Refusal.LIMIT)
         reserve = partial(self._counters.reserve, reservation.id, self._instance, holds)
         generation, place, used = await self._counted(reserve)
         if place >= 0:
             return Reserved(used, Refusal.LIMIT, place)
-        if not await self._journal.extend(generation, reservation, holds):
+        if not await self.journal.extend(generation, reservation, holds):
             return Reserved(used, Refusal.LIMIT)  # what Redis holds too much is released with the rest
         return Reserved(used)
 
     async def recall(self, named: Idempotency) -> Recalled:
-        return await self._journal.recall(named, self._clock())
+        return await self.journal.recall(named, self._clock())
 
     def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None:
-        self._try(self._journal.keep(named, request_id, answer, self._clock()))
+        self._try(self.journal.keep(named, request_id, answer, self._clock()))
 
     def checkpoint(self, usages: Sequence[tuple[str, Usage]]) -> None:
-        self._try(self._journal.checkpoint(usages))
+        self._try(self.journal.checkpoint(usages))
 
     def _try(self, work: Coroutine[Any, Any, None]) -> None:
         """Behind everything else; where the store can't be asked, nothing."""
@@ -153,35 +154,31 @@ class SharedBooks:
 
     async def rows(self, since_s: float, until_s: float) -> Sequence[LedgerRow]:
         await self.settled()
-        return await self._journal.rows(since_s, until_s)
+        return await self.journal.rows(since_s, until_s)
 
     async def open(self) -> Sequence[tuple[Reservation, tuple[Hold, ...]]]:
         await self.settled()
-        return await self._journal.open()
+        return await self.journal.open()
 
     async def used(self, counters: Sequence[tuple[str, int]]) -> tuple[int, ...]:
         return await self._counted(lambda: self._counters.used(counters))
 
     async def rebuild(self) -> None:
         """Compute all counters anew."""
-        async with self._copying, self._journal.fenced() as (_, generation, snapshot):
+        async with self._copying, self.journal.fenced() as (_, generation, snapshot):
             await self._counters.load(generation, snapshot.settled, snapshot.open)
 
     async def revision(self) -> int:
-        return await self._journal.revision()
+        return await self.journal.revision()
 
     async def read(self) -> Sequence[Record]:
-        return await self._journal.read()
+        return await self.journal.read()
 
     async def put(self, record: Record) -> None:
-        await self._journal.put(record)
+        await self.journal.put(record)
 
     async def remove(self, kind: str, id: str) -> bool:
-        return await self._journal.remove(kind, id)
-
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """For somebody who keeps something else in the database."""
-        return self._journal.transaction()
+        return await self.journal.remove(kind, id)
 
     async def settled(self) -> None:
         """Until what was queued is entered, or for as long as a reader may wait."""
@@ -197,7 +194,7 @@ class SharedBooks:
         return self._idle.is_set()
 
     async def _record(self, openings: Sequence[tuple[str, str, Opening]]) -> Sequence[Stale | Reserved | None]:
-        return await self._journal.reserve(openings, self._clock())
+        return await self.journal.reserve(openings, self._clock())
 
     async def _counted(self, ask: Callable[[], Awaitable[T]]) -> T:
         for _ in range(ATTEMPTS):
@@ -211,10 +208,10 @@ class SharedBooks:
         """Give Redis a copy, unless it has the one that holds: of all gateways that see it missing, one makes it."""
         async with self._copying:
             with suppress(_Current):
-                current = await self._journal.generation()
+                current = await self.journal.generation()
                 if current and await self._counters.generation() == current:
                     return
-                async with self._journal.fenced() as (previous, generation, snapshot):
+                async with self.journal.fenced() as (previous, generation, snapshot):
                     if previous != current:
                         raise _Current  # another made one meanwhile
                     await self._counters.load(generation, snapshot.settled, snapshot.open)
@@ -255,7 +252,7 @@ class SharedBooks:
         while self._settling:
             taken = self._settling[:TOGETHER]
             batch = {row.request_id: row for row in reversed(taken)}  # of one request the first counts
-            settled = await self._journal.settle(list(batch.values()))
+            settled = await self.journal.settle(list(batch.values()))
             del self._settling[: len(taken)]
             for id, result in zip(batch, settled, strict=True):
                 if result.amounts is not None:
@@ -282,11 +279,11 @@ class SharedBooks:
         """Say that this gateway lives, and charge for the dead."""
         now_s = self._clock()
         try:
-            estimates, dead = await self._journal.beat(self._instance, now_s, self._lease_s, known=self._known)
+            estimates, dead = await self.journal.beat(self._instance, now_s, self._lease_s, known=self._known)
         except GivenUp:  # a new name: others may still be clearing up after the old one
             log.warning("this gateway was taken for dead")
             self._instance = uuid.uuid4().hex[:12]
-            estimates, dead = await self._journal.beat(self._instance, now_s, self._lease_s, known=False)
+            estimates, dead = await self.journal.beat(self._instance, now_s, self._lease_s, known=False)
         self._known = True
         if estimates:
             log.warning("%d requests of gateways that died are charged by estimate", len(estimates))
@@ -295,7 +292,7 @@ class SharedBooks:
         estimated = {row.request_id for row in estimates}
         for instance in dead:
             held = [id for id in await self._counters.held_by(instance) if id not in estimated]
-            charges = await self._journal.charges(held)
+            charges = await self.journal.charges(held)
             for id in held:
                 settle = partial(self._counters.settle, id, charges.get(id, ()), instance)
                 await self._counted(settle)
