@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,5 +212,30 @@ def test_another_engine_is_asked_for_its_own_model() -> None:
                     assert got.status == 200
         assert [body["model"] for body in small.bodies] == ["s"]
         assert [body["model"] for body in big.bodies] == ["b"]
+
+    asyncio.run(run())
+
+
+TWO_POOLS = """
+pools:
+  slow: {upstreams: [slow]}
+  fast: {upstreams: [fast]}
+"""
+
+
+def test_explain_heeds_the_headers_that_a_request_does() -> None:
+    """The objective of the first token: who was too slow for it is not where the request would go."""
+
+    async def run() -> None:
+        servers = {name: ScriptedUpstream(says("a")) for name in ("slow", "fast")}
+        app = build_app(config.load(TWO_POOLS, GatewaySettings, env={}), servers)
+        body = chat(model="tiny")
+        for path in ("/v1/explain", CHAT):
+            app.fleet.members["slow"].heard(9.0, time.monotonic())
+            soon = await call(app, "POST", path, body, {**JSON_HEADERS, "x-slo-ttft-ms": "50"})
+            pool = soon.json()["pool"] if path != CHAT else soon.headers["x-decodeloop-pool"]
+            assert (soon.status, pool) == (200, "fast")
+            wrong = await call(app, "POST", path, body, {**JSON_HEADERS, "x-slo-ttft-ms": "soon"})
+            assert (wrong.status, wrong.json()["error"]["param"]) == (400, "x-slo-ttft-ms")
 
     asyncio.run(run())

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
-from decodeloop.gateway.admission import Admission, Terms
+from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.aliases import Aliases
 from decodeloop.gateway.claims import claim_of_envelope
 from decodeloop.gateway.exchange import Exchange
-from decodeloop.gateway.fleet import Asked, Fleet
+from decodeloop.gateway.fleet import Fleet
 from decodeloop.gateway.identity import Authenticator
+from decodeloop.gateway.sessions import asked_by, slo_of, terms_of
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.wire.envelope import read_envelope
 from decodeloop.gateway.wire.parse import Arrival, Classify
-from decodeloop.types.routing import RouteRequest
 
 __all__ = ["Explain"]
 
@@ -39,32 +39,20 @@ class Explain:
             id=f"explain-{uuid.uuid4().hex}",
             default_model=self.fleet.default_model(),
             identity=identity,
+            slo=slo_of(exchange),
             arrived_s=exchange.arrived_s,
             classify=self.classify,
         )
-        envelope = read_envelope(raw, arrival.default_model, self.limits, arrival.classify)
-        aliased = self.aliases.choice(envelope, identity)
-        terms = Terms(pool=exchange.sole("x-decodeloop-pool"), aliased=aliased)
-        claim = claim_of_envelope(envelope, arrival)
-        ruling = self.admission.clerk.rule(claim, terms)
-        model = envelope.model if aliased is None else aliased.model
-        route = self.fleet.route(
-            Asked(
-                model=model,
-                route=RouteRequest(
-                    request_class=envelope.request_class,
-                    speculation=ruling.speculation,
-                    pool=terms.pool,
-                    may_choose=ruling.choose_pool,
-                ),
-                fields=envelope.asked,
-                prefix=envelope.prefix,
-            )
-        )
+        named = read_envelope(raw, arrival.default_model, self.limits, arrival.classify)
+        aliased = self.aliases.choice(named, identity)
+        envelope = named if aliased is None else replace(named, model=aliased.model)
+        terms = replace(terms_of(exchange, raw), aliased=aliased)
+        ruling = self.admission.clerk.rule(claim_of_envelope(envelope, arrival), terms)
+        route = self.fleet.route(asked_by(envelope, ruling, terms, arrival.slo))
         standing = self.fleet.pools[route.pool].standing()
         told = {
-            "model": model,
-            "asked_model": envelope.model,
+            "model": envelope.model,
+            "asked_model": named.model,
             "model_reason": "asked for by name" if aliased is None else aliased.why,
             "class": envelope.request_class,
             "class_declared": envelope.class_declared,

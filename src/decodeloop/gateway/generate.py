@@ -19,7 +19,7 @@ from decodeloop.gateway.identity import Authenticator
 from decodeloop.gateway.meter import Meter, RequestMeter
 from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.relay import Relay
-from decodeloop.gateway.sessions import Settled, place_of, terms_of
+from decodeloop.gateway.sessions import Settled, asked_by, place_of, slo_of, terms_of
 from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.sse import EventStream
 from decodeloop.gateway.tasks import TimeLimit, answer_chunks
@@ -32,7 +32,7 @@ from decodeloop.gateway.wire.parse import Arrival, Call, Classify, parse_chat, p
 from decodeloop.gateway.wire.shapes import ChatShape, CompletionShape, Shape
 from decodeloop.governance.capability import Ruling
 from decodeloop.governance.ledger import Outcome
-from decodeloop.types import Chunk, RequestRefused, Slo
+from decodeloop.types import Chunk, RequestRefused
 from decodeloop.types.routing import Route, RouteRequest
 
 __all__ = ["CHAT", "COMPLETION", "Api", "Generate"]
@@ -86,7 +86,7 @@ class Generate:
                 id=self.api.id_prefix + os.urandom(16).hex(),
                 default_model=self.fleet.default_model(),
                 identity=identity,
-                slo=_slo(exchange),
+                slo=slo_of(exchange),
                 arrived_s=exchange.arrived_s,
                 classify=self.classify,
             )
@@ -117,18 +117,7 @@ class Generate:
         exchange.tell(envelope.model, envelope.request_class, envelope.body)
         claim, terms = claim_of_envelope(envelope, arrival), terms_of(exchange, raw)
         ruling = self.admission.clerk.rule(claim, terms)
-        asked = Asked(
-            model=envelope.model,
-            route=RouteRequest(
-                request_class=envelope.request_class,
-                speculation=ruling.speculation,
-                pool=terms.pool,
-                may_choose=ruling.choose_pool,
-            ),
-            fields=envelope.asked,
-            prefix=envelope.prefix,
-            ttft_ms=arrival.slo.ttft_ms,
-        )
+        asked = asked_by(envelope, ruling, terms, arrival.slo)
         route, lease = self.fleet.choose(asked)
         with lease:
             if lease.member.relay is not None:
@@ -265,20 +254,3 @@ def _tell(exchange: Exchange, route: Route, lease: Lease, ticket: Ticket) -> Non
     ]
     if ticket.ruling.denials:
         exchange.told.append((b"x-decodeloop-denied", ticket.ruling.explanation.encode("ascii", "replace")))
-
-
-def _slo(exchange: Exchange) -> Slo:
-    return Slo(_milliseconds(exchange, "x-slo-ttft-ms"), _milliseconds(exchange, "x-slo-tpot-ms"))
-
-
-def _milliseconds(exchange: Exchange, header: str) -> float | None:
-    text = exchange.header(header)
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise RequestRefused(f"the header {header} must be a positive number of milliseconds", param=header)
-    return value

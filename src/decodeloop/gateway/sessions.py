@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from decodeloop.gateway.admission import Terms, Ticket
 from decodeloop.gateway.exchange import ClientGone, Exchange
+from decodeloop.gateway.fleet import Asked
 from decodeloop.gateway.pools import Lease
-from decodeloop.governance.capability import Place
+from decodeloop.gateway.wire.envelope import Envelope
+from decodeloop.governance.capability import Place, Ruling
 from decodeloop.governance.ledger import Outcome
-from decodeloop.types import RequestRefused
+from decodeloop.types import RequestRefused, Slo
+from decodeloop.types.routing import RouteRequest
 
-__all__ = ["Settled", "place_of", "terms_of"]
+__all__ = ["Settled", "asked_by", "place_of", "slo_of", "terms_of"]
 
 POOL = "x-decodeloop-pool"
 CONSENT = "x-decodeloop-capture"
@@ -40,6 +43,22 @@ def place_of(lease: Lease) -> Place:
     return lease.pool.place(lease.member.name)
 
 
+def asked_by(envelope: Envelope, ruling: Ruling, terms: Terms, slo: Slo) -> Asked:
+    """What the choice of a server depends on, of a body that may be another server's to read."""
+    return Asked(
+        model=envelope.model,
+        route=RouteRequest(
+            request_class=envelope.request_class,
+            speculation=ruling.speculation,
+            pool=terms.pool,
+            may_choose=ruling.choose_pool,
+        ),
+        fields=envelope.asked,
+        prefix=envelope.prefix,
+        ttft_ms=slo.ttft_ms,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Whatever was not settled as complete inside was cancelled by its client, or has failed."""
@@ -51,3 +70,21 @@ class Settled:
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         is_cancelled = kind is not None and issubclass(kind, ClientGone | asyncio.CancelledError)
         self.ticket.settle(Outcome.CANCELLED if is_cancelled else Outcome.FAILED)
+
+
+def slo_of(exchange: Exchange) -> Slo:
+    """Raises RequestRefused for headers that are no times."""
+    return Slo(_milliseconds(exchange, "x-slo-ttft-ms"), _milliseconds(exchange, "x-slo-tpot-ms"))
+
+
+def _milliseconds(exchange: Exchange, header: str) -> float | None:
+    text = exchange.header(header)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise RequestRefused(f"the header {header} must be a positive number of milliseconds", param=header)
+    return value
