@@ -73,24 +73,17 @@ def build_app(
     Raises:
         ValueError: a name that is taken, or that no upstream has.
     """
-    remote = {name: RemoteUpstream(name, each) for name, each in settings.upstreams.items()}
-    if remote.keys() & upstreams.keys():
-        raise ValueError(f"an upstream of this process is called {', '.join(remote.keys() & upstreams.keys())} already")
-    fleet = Fleet(
-        {**upstreams, **remote}, settings.pools, route=route, breaker=settings.breaker, certificates=certificates
-    )
-    meter = Meter()
+    fleet = _fleet(settings, upstreams, route, certificates)
+    meter, watch = Meter(), Watch(observer)
     admission = Admission(settings.limits.max_concurrent_requests, None if governance is None else governance.clerk)
     authenticator = authenticator_for(settings.api_keys) if governance is None else governance.authenticator
     cache = AnswerCache(settings.answer_cache, time.monotonic)
     memory = Memory(cache, admission, fleet, settings.limits)
     aliases = Aliases(settings.aliases, fleet, admission, settings.limits)
-    watch = Watch(observer)
-    more = [partial(of_classes, watch.classes)]
+    of_more = [partial(of_classes, watch.classes)]
     if governance is not None:
-        more.append(partial(of_governance, governance))
-    exposition = Exposition(meter, fleet, admission, cache, more=more)
-    pages = Pages(authenticator, admission, fleet, exposition, settings.aliases)
+        of_more.append(partial(of_governance, governance))
+    exposition = Exposition(meter, fleet, admission, cache, more=of_more)
 
     def generate(api: Api) -> Generate:
         return Generate(api, settings, authenticator, admission, fleet, meter, memory, aliases, classify)
@@ -107,15 +100,7 @@ def build_app(
     routes = [
         *(_route("POST", path, handler) for path, handler in posted.items()),
         _route("POST", "/v1/explain", Explain(aliases, authenticator, admission, fleet, settings.limits, classify)),
-        _route("GET", "/v1/pools", pages.pools),
-        _route("GET", "/v1/models", pages.models),
-        _route("GET", "/v1/models/{model:path}", pages.model),
-        _route("GET", "/v1/policy", pages.policy),
-        _route("GET", "/health", pages.health),
-        _route("GET", "/ready", pages.ready),
-        _route("GET", "/metrics", pages.metrics),
-        _route("GET", "/openapi.json", OpenApi()),
-        _route("GET", "/", pages.welcome),
+        *_page_routes(Pages(authenticator, admission, fleet, exposition, settings.aliases)),
     ]
     if governance is not None:
         events = ClientEvents(
@@ -143,6 +128,35 @@ def build_app(
         watch=watch,
         retry_after_s=settings.retry_after_s,
     )
+
+
+def _fleet(
+    settings: GatewaySettings,
+    upstreams: Mapping[str, Upstream | RelayUpstream],
+    route: Router,
+    certificates: Mapping[str, Certificate] | None,
+) -> Fleet:
+    """Of this process's servers and of those elsewhere. Raises ValueError for a name that both have."""
+    remote = {name: RemoteUpstream(name, each) for name, each in settings.upstreams.items()}
+    if remote.keys() & upstreams.keys():
+        raise ValueError(f"an upstream of this process is called {', '.join(remote.keys() & upstreams.keys())} already")
+    return Fleet(
+        {**upstreams, **remote}, settings.pools, route=route, breaker=settings.breaker, certificates=certificates
+    )
+
+
+def _page_routes(pages: Pages) -> list[Route]:
+    return [
+        _route("GET", "/v1/pools", pages.pools),
+        _route("GET", "/v1/models", pages.models),
+        _route("GET", "/v1/models/{model:path}", pages.model),
+        _route("GET", "/v1/policy", pages.policy),
+        _route("GET", "/health", pages.health),
+        _route("GET", "/ready", pages.ready),
+        _route("GET", "/metrics", pages.metrics),
+        _route("GET", "/openapi.json", OpenApi()),
+        _route("GET", "/", pages.welcome),
+    ]
 
 
 class Part(Protocol):
