@@ -58,6 +58,7 @@ def write_gguf(source: Path, format: str, quantize: Path, directory: Path) -> Pa
     """`source`'s weights in another format, by llama.cpp's own tool."""
     target = directory / f"{source.stem}-{format}.gguf"
     if not target.exists():
+        directory.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(".partial")
         command = [quantize, "--allow-requantize", *FORMATS[format], source, partial, format]
         subprocess.run([str(word) for word in command], check=True, capture_output=True)
