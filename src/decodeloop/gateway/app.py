@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from logging import LogRecord
 from typing import Protocol
 
 from starlette.exceptions import HTTPException
@@ -17,6 +16,7 @@ from starlette.routing import Route
 from starlette.routing import Router as Routes
 from starlette.types import Receive, Scope, Send
 
+from decodeloop.gateway.access_log import AccessLog
 from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.again import Memory
 from decodeloop.gateway.aliases import Aliases
@@ -49,7 +49,6 @@ from decodeloop.types import RequestRefused
 __all__ = ["Gateway", "build_app"]
 
 log = logging.getLogger(__name__)
-access = logging.getLogger(f"{__name__}.access")
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
@@ -180,7 +179,7 @@ class Gateway:
         retry_after_s: int,
     ) -> None:
         self.fleet, self._admission, self._meter, self._retry_after_s = fleet, admission, meter, retry_after_s
-        self._parts, self._watch = parts, watch
+        self._parts, self._watch, self._access = parts, watch, AccessLog()
         self._router = Routes(routes, redirect_slashes=False, lifespan=self._lifespan)
         plain = [route for route in routes if not route.param_convertors]
         self._plain = {(method, route.path): route for route in plain for method in route.methods or ()}
@@ -199,10 +198,7 @@ class Gateway:
             self._meter.responses[exchange.method, exchange.route, status] += 1
             took_s = time.monotonic() - exchange.arrived_s
             self._watch.ended(exchange, status)
-            level = logging.INFO if exchange.method == "POST" else logging.DEBUG  # pages are polled
-            if access.isEnabledFor(level):
-                told = (exchange.request_id, exchange.method, exchange.path, status, 1e3 * took_s)
-                access.handle(LogRecord(access.name, level, __file__, 0, "%s %s %s %d %.1f ms", told, None))
+            self._access.tell(exchange.request_id, exchange.method, exchange.path, status, took_s)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         try:
@@ -256,6 +252,7 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            stack.callback(self._access.write)
             for part in self._parts:
                 await part.start()
                 stack.push_async_callback(part.close)
@@ -269,8 +266,8 @@ class _Endpoint:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._handler(scope[EXCHANGE])
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._handler(scope[EXCHANGE])
 
 
 def _route(method: str, path: str, handler: Handler) -> Route:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from decodeloop.gateway.wire.body import dumped
 from decodeloop.gateway.wire.envelope import Envelope
@@ -17,8 +18,7 @@ __all__ = ["Claim", "claim_of_call", "claim_of_envelope"]
 MESSAGE_TOKENS = 8  # that a chat template puts around a message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """One HTTP request. prompt_bytes: of its prompts as text; prompt_tokens: those that came as ids, or that templates
     may add to messages. answer_tokens: the most of all choices together; None: it names none. prompts: its content."""
 

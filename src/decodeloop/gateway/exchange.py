@@ -39,7 +39,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._client: Client | None = scope.get(CLIENT)
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])  # the last of several
+        self._headers = {str(name, "latin-1"): value for name, value in scope["headers"]}  # the last of several
         self._is_overheard = False
         self.arrived_s = time.monotonic()
         self.status: int | None = None  # None: no response yet
@@ -72,8 +72,8 @@ class Exchange:
         return str(self._scope["path_params"][name])
 
     def header(self, name: str) -> str | None:
-        value = self._headers.get(name.encode())
-        return None if value is None else value.decode("latin-1")
+        value = self._headers.get(name)
+        return None if value is None else str(value, "latin-1")
 
     @property
     def peer(self) -> str:
@@ -139,8 +139,8 @@ class Exchange:
             RequestRefused: not declared as JSON, too large, or too slow.
             ClientGone: closed before the body was complete.
         """
-        kind = (self.header("content-type") or "").partition(";")[0].strip().lower()
-        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        declared = self._headers.get("content-type", b"")
+        if declared != JSON and not _is_json(str(declared, "latin-1")):
             # A page in a browser can post other types to this address without asking: this check stops it.
             raise RequestRefused("the content-type must be application/json", status=415, param="content-type")
         if self.header("content-encoding") not in (None, "identity"):
@@ -184,18 +184,17 @@ class Exchange:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def while_there(self, work: Coroutine[Any, Any, None]) -> None:
+    def while_there(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         """Run `work`, after the body has been read, to its end or until the client leaves.
 
         Raises:
             ClientGone: it left, and the work was cancelled.
         """
         if self.outlasts:
-            await work
-        elif self._client is None:
-            await watched(work, self._disconnected())
-        else:
-            await self._while_connected(self._client, work)
+            return work
+        if self._client is None:
+            return watched(work, self._disconnected())
+        return self._while_connected(self._client, work)
 
     async def _while_connected(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
         if client.gone:
@@ -292,6 +291,11 @@ def _with_json(scope: Scope, body: bytes) -> Scope:
     kept = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")]
     length = str(len(body)).encode()
     return {**scope, CLIENT: None, "headers": [*kept, (b"content-type", JSON), (b"content-length", length)]}
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 def _too_large(most: int) -> RequestRefused:

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 import orjson
+from msgspec import structs
 
 from decodeloop.gateway.admission import Admission
 from decodeloop.gateway.aliases import Aliases
@@ -45,7 +46,7 @@ class Explain:
         )
         named = read_envelope(raw, arrival.default_model, self.limits, arrival.classify)
         aliased = self.aliases.choice(named, identity)
-        envelope = named if aliased is None else replace(named, model=aliased.model)
+        envelope = named if aliased is None else structs.replace(named, model=aliased.model)
         terms = replace(terms_of(exchange, raw), aliased=aliased)
         ruling = self.admission.clerk.rule(claim_of_envelope(envelope, arrival), terms)
         route = self.fleet.route(asked_by(envelope, ruling, terms, arrival.slo))

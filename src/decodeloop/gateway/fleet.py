@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import is_not
+
+from msgspec import Struct
 
 from decodeloop.gateway.breaker import BreakerSettings
 from decodeloop.gateway.pools import Lease, Member, PoolSettings, PoolState
@@ -21,8 +23,7 @@ Router = Callable[[RouteRequest, Sequence[Pool]], Route]
 EVERYTHING = "default"  # the pool of a gateway that was given none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What the choice depends on. fields: the body's that ask for something. prefix: of the prompt, hashed. ttft_ms:
     how soon its first token is wanted."""
 
@@ -152,6 +153,24 @@ class Fleet:
     def _routed(self, asked: Asked, tried: Collection[str]) -> tuple[Route, Mapping[str, Sequence[Member]]]:
         """As `route`, with the servers that may have it, by pool."""
         self.card(asked.model)
+        if asked.route.speculation.lossless:
+            able = self._able(asked)
+        else:
+            able = [pool for pool in self.pools.values() if pool.refuses.isdisjoint(asked.fields)]
+        free = {pool.name: pool.candidates(asked.model, tried) for pool in able}
+        up = [pool for pool in able if free[pool.name]]
+        if not up:
+            self._able(asked)
+            raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
+        ttft_ms = asked.ttft_ms
+        if ttft_ms is None:
+            return self._route(asked.route, [pool.view() for pool in _with_room(up)]), free
+        soon = [pool for pool in up if pool.begins_within(ttft_ms)] or up
+        route = self._route(asked.route, [pool.view() for pool in _with_room(soon)])
+        return (replace(route, reason=RouteReason.SLO) if len(soon) < len(up) else route), free
+
+    def _able(self, asked: Asked) -> list[PoolState]:
+        """The pools that serve the model, take the fields and are as lossless as is demanded, up or not."""
         takers = [pool for pool in self.pools.values() if any(member.serves(asked.model) for member in pool.members)]
         able = [pool for pool in takers if pool.refuses.isdisjoint(asked.fields)]
         if takers and not able:
@@ -162,18 +181,7 @@ class Fleet:
                 code="unsupported_parameter",
             )
         demand = asked.route.speculation.lossless
-        if demand:
-            able = _lossless(able, asked.model, demand)
-        free = {pool.name: pool.candidates(asked.model, tried) for pool in able}
-        up = [pool for pool in able if free[pool.name]]
-        if not up:
-            raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
-        ttft_ms = asked.ttft_ms
-        if ttft_ms is None:
-            return self._route(asked.route, [pool.view() for pool in _with_room(up)]), free
-        soon = [pool for pool in up if pool.begins_within(ttft_ms)] or up
-        route = self._route(asked.route, [pool.view() for pool in _with_room(soon)])
-        return (replace(route, reason=RouteReason.SLO) if len(soon) < len(up) else route), free
+        return _lossless(able, asked.model, demand) if demand else able
 
 
 def _lossless(pools: Sequence[PoolState], model: str, demand: str) -> list[PoolState]:

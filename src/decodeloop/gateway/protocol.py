@@ -195,9 +195,13 @@ class BoundedHttp(asyncio.Protocol):
 
     def _answer(self, cycle: Cycle) -> None:
         self._answering = cycle
-        task = self._loop.create_task(cycle.run(self._app))
-        self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
+        self._server.tasks.add(self._loop.create_task(self._run(cycle)))
+
+    async def _run(self, cycle: Cycle) -> None:
+        try:
+            await cycle.run(self._app)
+        finally:
+            self._server.tasks.discard(asyncio.current_task())  # as a callback it would cost another turn of the loop
 
     def _pause_reading(self) -> None:
         if self._reads:

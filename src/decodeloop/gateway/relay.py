@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from decodeloop.gateway.admission import Exhausted, Ticket
 from decodeloop.gateway.exchange import Exchange
@@ -39,8 +39,7 @@ BUSY = (429, 503, 529)
 PassOn = Callable[[RelayAnswer], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Relay:
+class Relay(Struct, frozen=True):
     """exchange: whose path is the other server's too."""
 
     exchange: Exchange
@@ -122,7 +121,7 @@ class Relay:
         return {**body, "max_tokens": cap}
 
     async def _unanswered(self, lease: Lease, answer: RelayAnswer) -> RequestRefused | None:
-        said = await _gathered(answer.pieces(), MAX_ERROR_BYTES)
+        said = await _gathered(answer, MAX_ERROR_BYTES)
         refused = _refusal(answer.status, said, lease.member.name)
         if answer.status in BUSY:
             lease.full(answer.retry_after_s)
@@ -134,7 +133,7 @@ class Relay:
         raise refused
 
     async def _whole(self, answer: RelayAnswer) -> None:
-        body = await _gathered(answer.pieces(), MAX_ANSWER_BYTES)
+        body = await _gathered(answer, MAX_ANSWER_BYTES)
         told = self.reader.read(body)
         if told.error is not None:
             raise UpstreamFailed(_message(told.error) or "the upstream answered with an error")
@@ -206,14 +205,18 @@ class Relay:
         return own if trace is None else {**own, "traceparent": trace}
 
 
-async def _gathered(pieces: AsyncIterator[bytes], most: int) -> bytes:
+async def _gathered(answer: RelayAnswer, most: int) -> bytes:
     parts: list[bytes] = []
     size = 0
-    async for piece in pieces:
+
+    def take(piece: bytes) -> None:
+        nonlocal size
         size += len(piece)
         if size > most:
             raise UpstreamFailed(f"the upstream's answer is larger than {most} bytes")
         parts.append(piece)
+
+    await answer.each(take)
     return b"".join(parts)
 
 

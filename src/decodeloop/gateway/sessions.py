@@ -21,6 +21,8 @@ POOL = "x-decodeloop-pool"
 CONSENT = "x-decodeloop-capture"
 MAX_NAME = 255
 
+_NO_SLO = Slo()
+
 
 def terms_of(exchange: Exchange, raw: bytes) -> Terms:
     """raw: its body. Raises RequestRefused for headers that make no sense."""
@@ -74,7 +76,8 @@ class Settled:
 
 def slo_of(exchange: Exchange) -> Slo:
     """Raises RequestRefused for headers that are no times."""
-    return Slo(_milliseconds(exchange, "x-slo-ttft-ms"), _milliseconds(exchange, "x-slo-tpot-ms"))
+    ttft_ms, tpot_ms = _milliseconds(exchange, "x-slo-ttft-ms"), _milliseconds(exchange, "x-slo-tpot-ms")
+    return _NO_SLO if ttft_ms is tpot_ms is None else Slo(ttft_ms, tpot_ms)
 
 
 def _milliseconds(exchange: Exchange, header: str) -> float | None:

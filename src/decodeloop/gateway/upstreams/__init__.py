@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,16 +52,15 @@ class Upstream(Served, Protocol):
 
 
 class RelayAnswer(Protocol):
-    """Another server's answer as it comes. `pieces` and `each` raise UpstreamFailed when it breaks off."""
+    """Another server's answer as it comes."""
 
     status: int
     retry_after_s: float | None
 
-    def pieces(self) -> AsyncIterator[bytes]: ...
-
     async def each(self, take: Callable[[bytes], Coroutine[Any, Any, bool] | None]) -> None:
         """Give every piece to `take` the moment it comes. Where `take` gives a coroutine back, the rest waits for that;
-        where this returns True, the rest is left. What `take` raises is raised here."""
+        where this returns True, the rest is left. What `take` raises is raised here; UpstreamFailed where the answer
+        breaks off."""
         ...
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from decodeloop.gateway.upstreams.connection import Broken, Connection, Take
@@ -52,12 +53,12 @@ class HttpClient:
     async def get(self, path: str) -> Answer:
         return await self._ask(b"GET %b HTTP/1.1\r\n%b\r\n" % (self._target(path), self._common))
 
-    async def post(self, path: str, body: bytes, headers: Mapping[str, str] = {}) -> Answer:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] = {}) -> Coroutine[Any, Any, Answer]:
         """Send JSON. Returns when the answer has begun: it must be closed.
 
         Raises Broken.
         """
-        return await self._ask(
+        return self._ask(
             b"POST %b HTTP/1.1\r\n%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
             % (self._target(path), self._common, _lines(headers), len(body), body)
         )

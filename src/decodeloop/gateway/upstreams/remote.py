@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -203,13 +203,6 @@ class RemoteAnswer:
         self._name, self._answer = name, answer
         self.status = answer.status
         self.retry_after_s = _seconds(answer.headers.get(b"retry-after"))
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        try:
-            while piece := await self._answer.piece():
-                yield piece
-        except Broken as error:
-            raise UpstreamFailed(f"upstream {self._name} broke off ({error})") from error
 
     async def each(self, take: Take) -> None:
         try:

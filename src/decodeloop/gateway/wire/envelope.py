@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -21,8 +20,7 @@ __all__ = ["Envelope", "read_envelope"]
 AFFINE_CHARACTERS = 1024  # of a prompt's beginning: about what a prefix cache keeps together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(Struct, frozen=True, kw_only=True):
     """body: decoded. asked: the fields that ask for something. prefix(): a digest of the prompt's beginning."""
 
     body: Mapping[str, Any]

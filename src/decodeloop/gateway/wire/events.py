@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -117,8 +116,7 @@ class _Answer(Struct):
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What one event, or a whole body, says.
 
     content: whether there is text, or a call, for `choice`. usage_only: it has no choice, only the usage.
@@ -160,12 +158,12 @@ class AnswerReader:
             if not only.index and not only.finish_reason:
                 return WORDS if _speaks(only) else NOTHING
         self._count(answer)
-        speaking = next((choice.index for choice in choices if _speaks(choice)), None)
+        speaking = [choice.index for choice in choices if _speaks(choice)]
         return Told(
-            content=speaking is not None,
-            choice=speaking or 0,
+            content=bool(speaking),
+            choice=speaking[0] if speaking else 0,
             usage_only=not choices and answer.usage is not None,
-            finished=tuple((choice.index, choice.finish_reason) for choice in choices if choice.finish_reason),
+            finished=tuple([(choice.index, choice.finish_reason) for choice in choices if choice.finish_reason]),
         )
 
     def _count(self, answer: _Answer) -> None:

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.wire.body import read_body
 from decodeloop.gateway.wire.fields import ChatBody, CompletionBody, GenerationBody, SpeculationBody
@@ -37,8 +39,7 @@ def unclassified(prompt: Prompt) -> RequestClass:
     return RequestClass.GENERAL_CHAT
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """What is known of a request beside its body. classify: its class, where it declares none."""
 
     id: str
