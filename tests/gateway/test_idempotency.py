@@ -235,3 +235,36 @@ def test_another_may_come_first_and_end_between_two_looks(tmp_path: Path) -> Non
         assert len(upstream.requests) == 1
 
     run(settings(tmp_path), says_tokens(5), work)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_dead_gateway_took_with_it_is_run_again_and_billed_once(tmp_path: Path, stream: bool) -> None:
+    """Killed in mid-answer: for its lease the key is in use, then it is another gateway's."""
+    made = settings(tmp_path, "idempotency: {wait_s: 0.0}\nlease_s: 15\naudit: {directory: " + f"{tmp_path}/audit}}")
+
+    async def run_both() -> None:
+        stuck = ScriptedUpstream(says_tokens(3, wait_s=30.0))
+        async with governed(made, stuck) as dead, governed(made, ScriptedUpstream(says_tokens(5))) as alive:
+            asked = asyncio.create_task(dead.ask(headers=KEY, stream=stream))
+            while not stuck.requests:
+                await asyncio.sleep(0.01)
+            dead.governance.store._beat.cancel()  # no more is heard of it
+            busy = await alive.ask(headers=KEY, stream=stream)
+            assert (busy.status, busy.json()["error"]["code"]) == (409, "idempotency_key_in_flight")
+            alive.clock.now_s += 60.0
+            await alive.governance.store._beat_once()
+            told = await alive.ask(headers=KEY, stream=stream)
+            assert (told.status, told.headers["retry-after"]) == (409, "1"), "it is being taken back"
+            await alive.governance.store.flush()
+            got = [await alive.ask(headers=KEY, stream=stream) for _ in range(2)]
+            assert [each.status for each in got] == [200, 200]
+            assert got[0].body == got[1].body
+            assert got[1].headers["idempotent-replayed"] == "true"
+            asked.cancel()
+            await asyncio.wait([asked])
+            rows = {row.outcome: row for row in await alive.rows()}
+            assert set(rows) == {Outcome.ESTIMATED, Outcome.CORRECTION, Outcome.COMPLETED}
+            assert sum(row.usage.prompt + row.usage.completion for row in rows.values()) == 12
+            assert sum(row.billed for row in rows.values()) == rows[Outcome.COMPLETED].billed
+
+    asyncio.run(run_both())

@@ -370,6 +370,39 @@ def test_a_key_whose_request_failed_unbilled_may_be_tried_again(path: Path) -> N
     run(work, books(path))
 
 
+def test_a_key_whose_gateway_died_is_free_once_its_estimate_is_taken_back(path: Path) -> None:
+    clock, key = Clock(), Idempotency("acme", "k", b"body")
+    holds = opening("first", LASTING, HUNDRED).holds
+
+    async def work(dead: Books, alive: Books) -> None:
+        await dead.reserve(opening("first", LASTING, HUNDRED, idempotency=key))
+        assert await alive.recall(key) == Recalled(Refusal.IN_FLIGHT, "first")
+        clock.now_s += 100.0
+        await alive._beat_once()
+        await settled(alive)
+        recalled = await alive.recall(key)
+        assert (recalled.refusal, recalled.answer) == (Refusal.IN_FLIGHT, None)
+        assert recalled.estimate is not None
+        assert recalled.estimate.usage == HUNDRED
+        for _ in range(2):  # two repeats at once
+            alive.settle(row("first", Usage(), Outcome.FAILED))
+        await settled(alive)
+        assert await alive.recall(key) == Recalled()
+        assert (await alive.reserve(opening("second", LASTING, HUNDRED, idempotency=key))).refusal is None
+        dead.settle(row("first", HUNDRED))  # it was only asleep
+        dead.keep(key, "first", b"too late")
+        await settled(dead)
+        assert await alive.recall(key) == Recalled(Refusal.IN_FLIGHT, "second")
+        alive.settle(row("second", Usage(prompt=10, completion=5)))
+        await settled(alive)
+        rows = await alive.rows(0, 1e12)
+        assert sorted((each.request_id, each.entry) for each in rows) == [("first", 0), ("first", 1), ("second", 0)]
+        assert sum(each.usage.prompt + each.usage.completion for each in rows) == 15
+        await agree(alive, holds)
+
+    run(work, books(path, "dead", clock=clock), books(path, "alive", clock=clock))
+
+
 def test_counters_are_rebuilt_under_load_without_a_false_refusal(path: Path) -> None:
     """A key at 60 % of its cap, 16 requests at a time, which fit; the counters are rebuilt all along."""
     rounds, cap = (6, 10_000) if isinstance(path, str) else (2, 40_000)

@@ -18,7 +18,7 @@ from decodeloop.gateway.ticket import GovernedTicket, Standing
 from decodeloop.governance.audit import Entry
 from decodeloop.governance.capability import Ask, Denial, Place, Ruling
 from decodeloop.governance.directory import Directory
-from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, bound_charge
+from decodeloop.governance.ledger import LedgerRow, Outcome, Reservation, Timings, bound_charge
 from decodeloop.governance.quota import Limit, holds_for
 from decodeloop.governance.settings import GovernanceSettings
 from decodeloop.governance.showback import Sums
@@ -186,6 +186,14 @@ class GovernedClerk:
 
     def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None:
         self._books.keep(named, request_id, answer)
+
+    def take_back(self, estimate: LedgerRow) -> None:
+        """As a request that failed: its key is free again."""
+        nothing = replace(
+            estimate, ended_s=self.now_s(), outcome=Outcome.FAILED, usage=Usage(), timings=Timings(), billed=0, cost=0
+        )
+        self._books.settle(nothing)
+        self._note_row(nothing, "request", "taken back", "its gateway died with the answer, and its key was sent again")
 
     def note_repeat(self, identity: Identity, earlier: str) -> None:
         if self._audit is not None:

@@ -1,4 +1,7 @@
-"""A request with an Idempotency-Key: run and billed once; sent again, it is told the same answer again."""
+"""A request with an Idempotency-Key: billed once; sent again, it is told the same answer again.
+
+Where a gateway died with the answer, its request is run again, and what was charged for the first run is taken back.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.sse import HEARTBEAT
 from decodeloop.gateway.standing import IDEMPOTENCY, key_refusal
 from decodeloop.gateway.store import Idempotency, Recalled, Refusal, StoreUnavailable
+from decodeloop.governance.ledger import LedgerRow
 from decodeloop.governance.settings import IdempotencySettings
 from decodeloop.types import Identity, RequestRefused
 
@@ -36,6 +40,10 @@ class Desk(Protocol):
     async def recall(self, named: Idempotency) -> Recalled: ...
 
     def keep(self, named: Idempotency, request_id: str, answer: bytes) -> None: ...
+
+    def take_back(self, estimate: LedgerRow) -> None:
+        """What a request was charged whose gateway died with the answer; its key is free soon."""
+        ...
 
     def note_repeat(self, identity: Identity, earlier: str) -> None:
         """For the audit."""
@@ -132,6 +140,8 @@ class Repeats:
                     raise RequestRefused(
                         "idempotency keys can't be looked up now; try again soon", status=503, code="books_unavailable"
                     ) from None
+                if recalled.estimate is not None:
+                    self.desk.take_back(recalled.estimate)
                 if recalled.refusal is not Refusal.IN_FLIGHT or asyncio.get_running_loop().time() >= until_s:
                     return recalled
                 await asyncio.sleep(LOOK_S)

@@ -50,11 +50,13 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What is known of an idempotency key. refusal None: it is free. answer: as it was kept, where refusal is USED."""
+    """What is known of an idempotency key. refusal None: it is free. answer: as it was kept, where refusal is USED.
+    estimate: what its request was charged when its gateway died, with the answer (refusal is IN_FLIGHT)."""
 
     refusal: Refusal | None = None
     earlier: str = ""  # the request id that has the key
     answer: bytes | None = None
+    estimate: LedgerRow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

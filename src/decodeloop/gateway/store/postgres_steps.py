@@ -96,8 +96,11 @@ async def recall(db: Any, named: Idempotency, now_s: float) -> Recalled:
     kept = await db.fetchval("SELECT body FROM answers WHERE request_id = $1", taken.earlier)
     if kept is not None:
         return Recalled(Refusal.USED, taken.earlier, bytes(kept))
-    ended_s = await db.fetchval("SELECT ended_s FROM ledger WHERE request_id = $1 AND entry = 0", taken.earlier)
-    lately = ended_s is not None and ended_s > now_s - SETTLING_S
+    found = await db.fetchrow(f"{SELECT} WHERE request_id = $1 AND entry = 0", taken.earlier)
+    entered = None if found is None else from_values(tuple(found))
+    if entered is not None and entered.outcome is Outcome.ESTIMATED:
+        return Recalled(Refusal.IN_FLIGHT, taken.earlier, estimate=entered)
+    lately = entered is not None and entered.ended_s > now_s - SETTLING_S
     return Recalled(Refusal.IN_FLIGHT if lately else Refusal.USED, taken.earlier)
 
 

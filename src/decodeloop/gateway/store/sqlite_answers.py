@@ -5,10 +5,14 @@ from __future__ import annotations
 import sqlite3
 
 from decodeloop.gateway.store import SETTLING_S, Idempotency, Recalled, Refusal, Reserved
+from decodeloop.gateway.store.columns import NAMES, from_values
+from decodeloop.governance.ledger import Outcome
 
 __all__ = ["keep", "recall", "taken"]
 
 Connection = sqlite3.Connection
+
+_SELECT = f"SELECT {', '.join(NAMES)}, holds FROM ledger"
 
 
 def taken(db: Connection, named: Idempotency) -> Reserved | None:
@@ -32,9 +36,11 @@ def recall(db: Connection, named: Idempotency, now_s: float) -> Recalled:
     kept = db.execute("SELECT body FROM answers WHERE request_id = ?", (holder.earlier,)).fetchone()
     if kept is not None:
         return Recalled(Refusal.USED, holder.earlier, kept[0])
-    lately = db.execute(
-        "SELECT 1 FROM ledger WHERE request_id = ? AND entry = 0 AND ended_s > ?", (holder.earlier, now_s - SETTLING_S)
-    ).fetchone()
+    found = db.execute(f"{_SELECT} WHERE request_id = ? AND entry = 0", (holder.earlier,)).fetchone()
+    entered = None if found is None else from_values(found)
+    if entered is not None and entered.outcome is Outcome.ESTIMATED:
+        return Recalled(Refusal.IN_FLIGHT, holder.earlier, estimate=entered)
+    lately = entered is not None and entered.ended_s > now_s - SETTLING_S
     return Recalled(Refusal.IN_FLIGHT if lately else Refusal.USED, holder.earlier)
 
 

@@ -152,6 +152,7 @@ def settle(db: Connection, row: LedgerRow) -> None:
             _enter(db, row, ())
     elif len(entries) == 1 and from_values(entries[0]).outcome is Outcome.ESTIMATED:
         _correct(db, from_values(entries[0]), row, read_holds(entries[0][-1]))
+        free_key(db, row)
 
 
 def free_key(db: Connection, row: LedgerRow) -> None:
