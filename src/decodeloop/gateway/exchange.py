@@ -139,8 +139,8 @@ class Exchange:
             RequestRefused: not declared as JSON, too large, or too slow.
             ClientGone: closed before the body was complete.
         """
-        declared = self._headers.get("content-type", b"")
-        if declared != JSON and not _is_json(str(declared, "latin-1")):
+        kind = (self.header("content-type") or "").partition(";")[0].strip().lower()
+        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
             # A page in a browser can post other types to this address without asking: this check stops it.
             raise RequestRefused("the content-type must be application/json", status=415, param="content-type")
         if self.header("content-encoding") not in (None, "identity"):
@@ -291,11 +291,6 @@ def _with_json(scope: Scope, body: bytes) -> Scope:
     kept = [(name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")]
     length = str(len(body)).encode()
     return {**scope, CLIENT: None, "headers": [*kept, (b"content-type", JSON), (b"content-length", length)]}
-
-
-def _is_json(content_type: str) -> bool:
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 def _too_large(most: int) -> RequestRefused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -60,37 +60,37 @@ class Relay(Struct, frozen=True):
             ClientGone: the client left; the server has been told by a closed connection.
         """
         if not self.envelope.stream:
-            work = self._attempts(first, self._whole, said=lambda: False)
-            await self.exchange.while_there(self._limited(work))
+            await self.exchange.while_there(self._attempts(first, self._whole, said=lambda: False))
             return
         stream = EventStream(self.exchange, heartbeat_s=self.settings.heartbeat_s)
 
         async def pass_on(answer: RelayAnswer) -> None:
             await self._streamed(answer, stream)
 
-        work = self._attempts(first, pass_on, said=lambda: stream.said)
-        await stream.carry(self._limited(work))
-
-    async def _limited(self, work: Coroutine[Any, Any, None]) -> None:
-        with TimeLimit(self.settings.limits.request_timeout_s):
-            await work
+        await stream.carry(self._attempts(first, pass_on, said=lambda: stream.said))
 
     async def _attempts(self, lease: Lease, pass_on: PassOn, *, said: Callable[[], bool]) -> None:
         tried: list[str] = []
-        while True:
-            tried.append(lease.member.name)
-            with lease:
-                refused = await self._attempt(lease, pass_on)
-            if refused is None:
-                return
-            if len(tried) == ATTEMPTS or said():
-                raise refused
-            try:
-                _, lease = self.fleet.choose(self.asked, tried)
-            except RequestRefused:
-                raise refused from None
-            await self.ticket.move(place_of(lease))
-            log.warning("request %s goes on to %s: %s", self.exchange.request_id, lease.member.name, refused.message)
+        with TimeLimit(self.settings.limits.request_timeout_s):
+            while True:
+                tried.append(lease.member.name)
+                with lease:
+                    refused = await self._attempt(lease, pass_on)
+                if refused is None:
+                    return
+                if len(tried) == ATTEMPTS or said():
+                    raise refused
+                lease = await self._moved(tried, refused)
+
+    async def _moved(self, tried: Sequence[str], refused: RequestRefused) -> Lease:
+        """To a server that wasn't tried; where there is none, `refused` is raised."""
+        try:
+            _, lease = self.fleet.choose(self.asked, tried)
+        except RequestRefused:
+            raise refused from None
+        await self.ticket.move(place_of(lease))
+        log.warning("request %s goes on to %s: %s", self.exchange.request_id, lease.member.name, refused.message)
+        return lease
 
     async def _attempt(self, lease: Lease, pass_on: PassOn) -> RequestRefused | None:
         """None: answered. What is returned, another server may do better; what is raised, none would."""

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, repeat
 from struct import Struct
 from typing import Any
@@ -42,6 +42,7 @@ class Classifier:
         self._weights, self._scale, self._bias = weights, scale, bias
         self._biases: list[float] = bias.tolist()
         self._sums = Struct(f"<{1 + len(CLASSES)}I")
+        self._size = self._sums.size
         biased = weights.astype(np.int64) + LANE_ZERO
         lanes = np.concatenate([np.ones((len(names), 1), np.int64), biased], axis=1).tolist()
         self._packed = {
@@ -86,8 +87,8 @@ class Classifier:
         """None: not sure."""
         scores = self._scores(text)
         most = max(scores)
-        likely = 1.0 / sum([math.exp(score - most) for score in scores])
-        return CLASSES[scores.index(most)] if likely >= SURE else None
+        weight = sum(map(math.exp, [score - most for score in scores]))  # the likeliest has a share of 1 in it
+        return CLASSES[scores.index(most)] if weight * SURE <= 1.0 else None
 
     def probabilities(self, text: str) -> FloatArray:
         """[classes], in the order of RequestClass."""
@@ -98,7 +99,7 @@ class Classifier:
     def _scores(self, text: str) -> list[float]:
         """A feature's weights are lanes of one integer, its first lane a 1: one sum adds them all, and counts them."""
         total = sum(map(self._packed.get, features(text), repeat(0)))
-        known, *sums = self._sums.unpack(total.to_bytes(self._sums.size, "little"))
+        known, *sums = self._sums.unpack(total.to_bytes(self._size, "little"))
         scale, shift = self._scale / max(known, 1) ** 0.5, known * LANE_ZERO
         return [bias + (summed - shift) * scale for bias, summed in zip(self._biases, sums, strict=True)]
 
@@ -117,9 +118,17 @@ def text_of(prompt: Prompt) -> str:
         return prompt
     if not isinstance(prompt, ChatPrompt):
         return ""
-    said = next((_content(m) for m in reversed(prompt.messages) if m.get("role") == "user"), "")
-    told = next((_content(m) for m in prompt.messages if m.get("role") in ("system", "developer")), "")
+    said = _said(reversed(prompt.messages), ("user",))
+    told = _said(prompt.messages, ("system", "developer"))
     return f"{told[: HEAD // 2]}\n{said}" if told else said
+
+
+def _said(messages: Iterable[Mapping[str, Any]], roles: Sequence[str]) -> str:
+    """By the first of them in one of the roles."""
+    for message in messages:
+        if message.get("role") in roles:
+            return _content(message)
+    return ""
 
 
 def _content(message: Mapping[str, Any]) -> str:

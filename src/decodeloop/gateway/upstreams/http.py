@@ -22,19 +22,28 @@ class HttpClient:
     """url: the server's, with a path that all others are below. headers: of every request.
 
     connect_s: the longest wait for a connection; silence_s: for a byte of an answer. Connections unused for `idle_s`
-    are closed.
+    are closed. authorities: a file of the certificates that an https server's own is checked against; None: the
+    system's.
     """
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], *, connect_s: float, silence_s: float, idle_s: float = 30.0
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        connect_s: float,
+        silence_s: float,
+        idle_s: float = 30.0,
+        authorities: str | None = None,
     ) -> None:
-        """Raises ValueError for a URL without a host, and for headers with line ends."""
+        """Raises ValueError for a URL without a host, for headers with line ends, and for a file without
+        certificates; OSError where that can't be read."""
         parts = urlsplit(url)
         if not parts.hostname:
             raise ValueError(f"{url!r} names no host")
         is_https = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port or (443 if is_https else 80)
-        self._ssl = ssl.create_default_context() if is_https else None
+        self._ssl = _checking(authorities) if is_https else None
         self._path = parts.path.rstrip("/")
         self._connect_s, self._silence_s, self._idle_s = connect_s, silence_s, idle_s
         self._common = _lines({"host": parts.netloc.rpartition("@")[2], "accept-encoding": "identity", **headers})
@@ -87,6 +96,8 @@ class HttpClient:
                 made = await loop.create_connection(
                     lambda: Connection(self._silence_s, self._lost), self._host, self._port, ssl=self._ssl
                 )
+        except ssl.SSLCertVerificationError as error:
+            raise Broken("its certificate is not accepted") from error
         except (OSError, TimeoutError) as error:
             raise Broken(type(error).__name__) from error
         return made[1]
@@ -148,6 +159,14 @@ class Answer:
         if self._connection is not None:
             self._release(self._connection)
             self._connection = None
+
+
+def _checking(authorities: str | None) -> ssl.SSLContext:
+    """Checks the server's certificate, and that it is of its host's name."""
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except ssl.SSLError as error:
+        raise ValueError(f"no certificates in {authorities}: {error.reason}") from None
 
 
 def _lines(headers: Mapping[str, str]) -> bytes:

@@ -33,11 +33,13 @@ IDLE = Load(running=0, waiting=0, context_tokens=0, kv_free_fraction=1.0)
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """url: up to where `/v1` begins. models: served name -> the server's own; empty: all that it lists."""
+    """url: up to where `/v1` begins. models: served name -> the server's own; empty: all that it lists. authorities: a
+    PEM file, see HttpClient."""
 
     url: str
     engine: str = "openai"
     api_key: str | None = None
+    authorities: str | None = None
     models: Mapping[str, str] = field(default_factory=dict)
     connect_timeout_s: float = 5.0
     silence_timeout_s: float = 120.0  # without a byte
@@ -77,11 +79,18 @@ class RemoteUpstream:
         self._poller: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """A server that is down doesn't keep the gateway down: it is looked for until it answers."""
+        """A server that is down doesn't keep the gateway down: it is looked for until it answers.
+
+        Raises ValueError or OSError for authorities that are none.
+        """
         settings = self.settings
         headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
         self._client = HttpClient(
-            settings.url, headers, connect_s=settings.connect_timeout_s, silence_s=settings.silence_timeout_s
+            settings.url,
+            headers,
+            connect_s=settings.connect_timeout_s,
+            silence_s=settings.silence_timeout_s,
+            authorities=settings.authorities,
         )
         await self._look()
         self._poller = asyncio.create_task(self._keep_looking())
@@ -146,7 +155,7 @@ class RemoteUpstream:
             self._seen.failures += 1
             answers = False
             if self._seen.answers or self._seen.polls == 1:
-                log.warning("upstream %s does not answer: %s", self.name, type(error).__name__)
+                log.warning("upstream %s does not answer: %s", self.name, _why(error))
         if answers and not self._seen.answers:
             log.info("upstream %s answers: %s", self.name, ", ".join(card.id for card in self._seen.cards))
         is_new = answers and not self._seen.answers
@@ -232,6 +241,12 @@ class _Asking:
     async def __aexit__(self, *raised: object) -> None:
         if self._answer is not None:
             self._answer.close()
+
+
+def _why(error: Exception) -> str:
+    """For the log, which may say what clients are not told: the names in a certificate."""
+    detail = getattr(error.__cause__, "verify_message", "")
+    return f"{error} ({detail})" if detail else str(error) or type(error).__name__
 
 
 def read_gauges(page: bytes, gauges: Gauges) -> Load:
