@@ -111,7 +111,7 @@ def test_an_upstream_over_https_answers_whole_and_streamed(tmp_path: Path) -> No
     ],
 )
 def test_a_certificate_that_fails_is_refused_by_default(
-    tmp_path: Path, host: str, days: int, is_known: bool, why: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, host: str, days: int, *, is_known: bool, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = self_signed(tmp_path / "its.pem", host, days=days)
 
