@@ -104,22 +104,25 @@ def certify(
         except KeyboardInterrupt:
             stderr.print("interrupted; the same command goes on where it stopped")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-    made = None
-    if found.verdict is Verdict.YES:
-        made = issue(
-            found.regime,
-            declared=tuple(asked.declared),
-            level=found.level,
-            checks=[check.to_json() for check in found.checks],
-            now=datetime.now(UTC),
-            signer=signer,
-            days=days,
-        )
+    made = _issued(found, asked, signer, days) if found.verdict is Verdict.YES else None
+    if made is not None:
         out.write_bytes(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2))
     _conclude(found, made, out)
     if as_json:
         print(orjson.dumps(_report(found, made, out)).decode())
     raise typer.Exit(EXIT[found.verdict])
+
+
+def _issued(found: Found, asked: Asked, signer: SigningKey, days: int) -> Certificate:
+    return issue(
+        found.regime,
+        declared=tuple(asked.declared),
+        level=found.level,
+        checks=[check.to_json() for check in found.checks],
+        now=datetime.now(UTC),
+        signer=signer,
+        days=days,
+    )
 
 
 def _declared(pairs: Sequence[str]) -> dict[str, Any]:

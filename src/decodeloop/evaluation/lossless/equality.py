@@ -40,6 +40,54 @@ def check_identity(
     """
     if power_of(len(asks), 0.0, exact=exact, alpha=alpha / len(companies)).size >= 1.0:
         raise ValueError(f"{len(asks)} questions are too few: not even answers that all differ would show")
+    each = alpha / len(companies)
+    seen = _collect(source, asks, companies, threshold=None if exact else each, progress=progress)
+    worst = max(seen.found, key=lambda one: (one.excess, one.differ))
+    fails = any(one.differ if exact else one.p_value < each for one in seen.found)
+    idle = must_speculate and bool(seen.accepted) and not sum(seen.accepted)
+    floor = worst.floor / worst.answers
+    return Check(
+        name="identity",
+        claim=_claim(asks, exact),
+        passed=not fails,
+        found=_told(worst, unsettled=seen.unsettled, idle=idle),
+        measured={
+            "answers": sum(one.answers for one in seen.found),
+            "tokens": sum(one.tokens for one in seen.found),
+            "differ": sum(one.differ for one in seen.found),
+            "floor": worst.floor,
+            "excess": worst.excess,
+            "excess_below": worst.excess_below,
+            "p_value": min(one.p_value for one in seen.found),
+            "accepted": sum(seen.accepted),
+        },
+        power=(power_of(len(asks), floor, exact=exact, alpha=each),),
+        controls=(_control(seen.plain, seen.again, floor, exact=exact, alpha=each),),
+        idle=idle,
+        unsettled=seen.unsettled,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """plain, again: alone and in company. found: a comparison per company. accepted: of each answer that tells."""
+
+    plain: Sequence[Answer]
+    again: Sequence[Answer]
+    found: Sequence[Identity]
+    accepted: Sequence[int]
+    unsettled: bool
+
+
+def _collect(
+    source: Remembering,
+    asks: Sequence[Ask],
+    companies: Sequence[Company],
+    *,
+    threshold: float | None,
+    progress: Progress,
+) -> _Seen:
+    """threshold: p-values below it need a confirmation on fresh answers of both sides."""
     total = len(asks) * (len(companies) + 2)
 
     def part(number: int) -> Progress:
@@ -51,44 +99,24 @@ def check_identity(
     found: list[Identity] = []
     accepted: list[int] = []
     unsettled = False
-    each = alpha / len(companies)
     for number, company in enumerate(companies):
         got = source.collect(asks, company.arm, at_once=company.at_once, progress=part(number + 2))
         compared = _compared(plain, again, got)
-        if not exact and compared.p_value < each:  # once more, with fresh answers on both sides
+        if threshold is not None and compared.p_value < threshold:
             fresh = source.collect(asks, company.arm, at_once=company.at_once, round=2)
             compared = _compared(plain, source.collect(asks, Arm.PLAIN, at_once=most, round=2), fresh)
-            unsettled = unsettled or compared.p_value >= each
+            unsettled = unsettled or compared.p_value >= threshold
         found.append(compared)
         accepted += [answer.accepted for answer in got if answer.accepted is not None]
-    worst = max(found, key=lambda one: (one.excess, one.differ))
-    fails = any(one.differ for one in found) if exact else any(one.p_value < each for one in found)
-    idle = must_speculate and bool(accepted) and not sum(accepted)
-    floor = worst.floor / worst.answers
-    return Check(
-        name="identity",
-        claim=_claim(asks, exact),
-        passed=not fails,
-        found=(
-            f"{worst.differ} of {worst.answers} answers differ from plain, {worst.floor} of {worst.answers} plain ones "
-            f"do in company; excess {worst.excess:.1%}, below {worst.excess_below:.1%} at 95 %"
-            f"{'; more before they were drawn anew' if unsettled else ''}"
-            f"{'; nothing was accepted: speculation did not run' if idle else ''}"
-        ),
-        measured={
-            "answers": sum(one.answers for one in found),
-            "tokens": sum(one.tokens for one in found),
-            "differ": sum(one.differ for one in found),
-            "floor": worst.floor,
-            "excess": worst.excess,
-            "excess_below": worst.excess_below,
-            "p_value": min(one.p_value for one in found),
-            "accepted": sum(accepted),
-        },
-        power=(power_of(len(asks), floor, exact=exact, alpha=each),),
-        controls=(_control(plain, again, floor, exact=exact, alpha=each),),
-        idle=idle,
-        unsettled=unsettled,
+    return _Seen(plain, again, found, accepted, unsettled)
+
+
+def _told(worst: Identity, *, unsettled: bool, idle: bool) -> str:
+    return (
+        f"{worst.differ} of {worst.answers} answers differ from plain, {worst.floor} of {worst.answers} plain ones "
+        f"do in company; excess {worst.excess:.1%}, below {worst.excess_below:.1%} at 95 %"
+        f"{'; more before they were drawn anew' if unsettled else ''}"
+        f"{'; nothing was accepted: speculation did not run' if idle else ''}"
     )
 
 
