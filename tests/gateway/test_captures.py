@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asgi import CHAT, call, chat, lifespan
 from decodeloop.cli.serve import _redaction
 from decodeloop.evaluation.workloads.captures import read_capture
+from decodeloop.gateway.app import build_app
 from decodeloop.gateway.governance import build_governance
+from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.store.lines_file import LinesFile
+from decodeloop.gateway.upstreams.remote import RemoteSettings
 from decodeloop.governance.settings import CaptureSettings
 from decodeloop.types import Chunk, RequestClass, RequestRefused
-from governed import OTHER, Clock, Governed, governed, says_tokens, settings
+from elsewhere import DONE, END, USAGE_EVENT, Elsewhere, answers, event, piece, streams
+from governed import KEY, OTHER, Clock, Governed, governed, says_tokens, settings
 from scripted import ScriptedUpstream
 
 CONSENT = {"x-decodeloop-capture": "consent", "x-session-id": "s-1"}
@@ -126,3 +132,53 @@ def test_nothing_is_captured_unredacted_by_mistake(tmp_path: Path) -> None:
         _redaction(CaptureSettings(directory="d", patterns={"own": "("}))
     with pytest.raises(ValueError, match="at least 1"):
         CaptureSettings(max_files=0)
+
+
+@pytest.mark.parametrize(
+    ("play", "asked", "said"),
+    [
+        (answers(), {}, ["yes"]),
+        (streams(event(piece("a")), event(piece("b ")), event(piece("x", index=1)), END, USAGE_EVENT, DONE),
+         {"stream": True, "n": 2}, ["ab ", "x"]),
+        (streams(event(piece("", delta={"reasoning": "hm"})), event(piece("so")), END, USAGE_EVENT, DONE),
+         {"stream": True}, ["so"]),
+    ],
+)  # fmt: skip
+def test_another_engines_answers_are_written_too(tmp_path: Path, play: Any, asked: Any, said: list[str]) -> None:
+    lines = elsewhere(tmp_path, play, CONSENT, **asked)
+    assert [json.loads(line)["answers"] for line in lines] == [said]
+
+
+def test_neither_are_they_without_consent_nor_broken_off(tmp_path: Path) -> None:
+    assert elsewhere(tmp_path / "a", answers(), {}) == []
+    assert elsewhere(tmp_path / "b", streams(event(piece("a"))), CONSENT, stream=True) == []
+
+
+def test_what_a_server_began_that_failed_is_not_the_next_ones_answer(tmp_path: Path) -> None:
+    async def broken_once(self: Elsewhere, request: Any, body: Any) -> Any:
+        error = event({"error": {"message": "no"}})
+        texts = [event(piece("a")) + error] if not turns else [event(piece("b")), END, USAGE_EVENT, DONE]
+        turns.append(1)
+        return await streams(*texts)(self, request, body)
+
+    turns: list[int] = []
+    (line,) = elsewhere(tmp_path, broken_once, CONSENT, servers=2, stream=True)
+    assert json.loads(line)["answers"] == ["b"]
+
+
+def elsewhere(tmp_path: Path, play: Any, headers: Any, *, servers: int = 1, **asked: Any) -> list[str]:
+    """The lines after a request that servers over HTTP answer."""
+    tmp_path.mkdir(exist_ok=True)
+    made = settings(tmp_path, f"{GRANTS}captures: {{directory: {tmp_path}/captures}}")
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(Elsewhere(play).serving()) for _ in range(servers)]
+            remote = {f"server-{place}": RemoteSettings(url=url, poll_s=60.0) for place, url in enumerate(urls)}
+            governance = build_governance(made, clock=Clock(), redact=_redaction(made.captures))
+            app = build_app(GatewaySettings(upstreams=remote), {}, governance=governance)
+            await stack.enter_async_context(lifespan(app))
+            await call(app, "POST", CHAT, chat(**asked), Governed.headers(KEY, headers))
+
+    asyncio.run(run())
+    return [line for path in (tmp_path / "captures").glob("*.jsonl") for line in path.read_text().splitlines()]

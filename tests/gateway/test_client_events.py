@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from asgi import Response, call
 from decodeloop.cli.main import app as cli
 from decodeloop.evaluation.economics_roi import outcomes, read_events
+from decodeloop.gateway.client_events import KINDS
+from decodeloop.gateway.openapi import describe
 from governed import KEY, OTHER, Governed, governed, says_tokens, settings
 from scripted import ScriptedUpstream
 
@@ -118,3 +120,12 @@ def test_so_many_a_minute_and_an_identity(tmp_path: Path) -> None:
         assert [each.session_id for each in kept] == ["2", "0", "9"], "the newest are kept"
 
     run(tmp_path, work, "events: {per_minute: 3, max_events: 3}")
+
+
+def test_the_api_description_has_what_is_taken() -> None:
+    page = describe()
+    posted = page["paths"]["/v1/events"]["post"]
+    assert posted["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/EventBody"}
+    schemas = page["components"]["schemas"]
+    assert set(schemas["EventBody"]["properties"]) == {"event", "request_id", "session_id", "at", "arm", "events"}
+    assert tuple(schemas["OneEvent"]["properties"]["event"]["enum"]) == KINDS

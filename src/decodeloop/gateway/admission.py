@@ -90,6 +90,10 @@ class Ticket(Protocol):
         it was told."""
         ...
 
+    def hear(self, data: bytes) -> None:
+        """What another engine answers, an event's data or all of it: kept where that is granted and consented."""
+        ...
+
     def is_short(self) -> bool:
         """Whether what was counted needs more than is reserved."""
         ...
@@ -156,6 +160,9 @@ class _OpenTicket:
         pass
 
     def count_piece(self, usage: Usage | None) -> None:
+        pass
+
+    def hear(self, data: bytes) -> None:
         pass
 
     def is_short(self) -> bool:

@@ -22,7 +22,7 @@ Redact = Callable[[Any], Any]  # of a JSON value: the same without what is perso
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """raw: the request's body. answers: by choice, where they passed through here as text."""
+    """raw: the request's body. answers: by choice, where they came as text."""
 
     row: LedgerRow
     raw: bytes

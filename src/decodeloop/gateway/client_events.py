@@ -34,10 +34,10 @@ Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class OneEvent(Struct, forbid_unknown_fields=True):
-    event: str = ""
+    event: Annotated[str, Meta(extra_json_schema={"enum": KINDS})] = ""
     request_id: Name | None = None
     session_id: Name | None = None
-    at: str | None = None
+    at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None = None
     arm: Annotated[str, Meta(max_length=64)] = ""
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import orjson
 
 from decodeloop import __version__
+from decodeloop.gateway.client_events import EventBody
 from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.reference import ReferenceBody
 from decodeloop.gateway.wire.fields import ChatBody, CompletionBody
@@ -17,11 +19,27 @@ __all__ = ["OpenApi", "describe"]
 
 REFERENCES = "#/components/schemas/{name}"
 
-GENERATING: Mapping[str, tuple[str, type, str]] = {
-    "/v1/chat/completions": ("Chat, streamed or whole", ChatBody, "messages"),
-    "/v1/completions": ("Text of one prompt or many, streamed or whole", CompletionBody, "prompt"),
-    "/v1/explain": ("Where a chat would go, and why, without running it", ChatBody, "messages"),
-    "/v1/chat/speculative-completions": ("One prompt, one set of figures", ReferenceBody, "prompt"),
+ANSWER = "The answer; a stream of events where `stream` is true"
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What is posted to a path. needed: the field that every body has; "": none. answer: what comes back."""
+
+    summary: str
+    body: type
+    needed: str
+    answer: str = ANSWER
+
+
+POSTED: Mapping[str, Posted] = {
+    "/v1/chat/completions": Posted("Chat, streamed or whole", ChatBody, "messages"),
+    "/v1/completions": Posted("Text of one prompt or many, streamed or whole", CompletionBody, "prompt"),
+    "/v1/explain": Posted("Where a chat would go, and why, without running it", ChatBody, "messages", "Where, and why"),
+    "/v1/chat/speculative-completions": Posted("One prompt, one set of figures", ReferenceBody, "prompt"),
+    "/v1/events": Posted(
+        "What became of answers, where the server governs", EventBody, "", "How many were `accepted`, which `refused`"
+    ),
 }
 READING: Mapping[str, str] = {
     "/v1/models": "What is served",
@@ -41,11 +59,11 @@ class OpenApi:
 
 
 def describe() -> dict[str, Any]:
-    bodies = [body for _, body, _ in GENERATING.values()]
+    bodies = [posted.body for posted in POSTED.values()]
     shapes, components = msgspec.json.schema_components(bodies, ref_template=REFERENCES)
     posted = {
-        path: {"post": _posting(path, summary, _needing(components, shape, needed))}
-        for (path, (summary, _, needed)), shape in zip(GENERATING.items(), shapes, strict=True)
+        path: {"post": _posting(path, each, _needing(components, shape, each.needed))}
+        for (path, each), shape in zip(POSTED.items(), shapes, strict=True)
     }
     read = {path: {"get": _reading(path, summary)} for path, summary in READING.items()}
     return {
@@ -79,18 +97,21 @@ _ERROR = {
 
 
 def _needing(components: dict[str, Any], shape: dict[str, Any], field: str) -> dict[str, Any]:
-    """The types have a default for everything, so that what is missing is told in our own words."""
+    """The types have a default for everything, so that what is missing is told in our own words. field "": nothing is
+    needed of every body."""
+    if not field:
+        return shape
     found = components[shape["$ref"].rpartition("/")[2]]
     found["required"] = sorted({*found.get("required", ()), field})
     return shape
 
 
-def _posting(path: str, summary: str, shape: dict[str, Any]) -> dict[str, Any]:
+def _posting(path: str, posted: Posted, shape: dict[str, Any]) -> dict[str, Any]:
     return {
         "operationId": path.strip("/").replace("/", "_").replace("-", "_"),
-        "summary": summary,
+        "summary": posted.summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": shape}}},
-        "responses": {"200": {"description": "The answer; a stream of events where `stream` is true"}, **_refusals()},
+        "responses": {"200": {"description": posted.answer}, **_refusals()},
     }
 
 

@@ -141,6 +141,7 @@ class Relay(Struct, frozen=True):
             self.timing.relayed_usage(self.reader.usage)
         self.timing.relayed(told, self.clock())
         self.ticket.count_piece(self.reader.usage)
+        self.ticket.hear(body)
         self.ticket.settle(Outcome.COMPLETED)
         await self.exchange.respond(200, body)
 
@@ -195,6 +196,8 @@ class Relay(Struct, frozen=True):
         if told.error is not None:
             raise UpstreamFailed(_message(told.error) or "the upstream failed")
         self.timing.relayed(told, self.clock())
+        if told.content:
+            self.ticket.hear(data)
         if told.content or self.reader.usage is not None:
             self.ticket.count_piece(self.reader.usage)
         return self.envelope.include_usage or not told.usage_only

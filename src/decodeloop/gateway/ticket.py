@@ -9,6 +9,7 @@ from typing import Protocol
 from decodeloop.gateway.admission import Exhausted, Terms
 from decodeloop.gateway.claims import Claim
 from decodeloop.gateway.wire.accounts import summed_usage
+from decodeloop.gateway.wire.events import texts_of
 from decodeloop.governance.capability import Place, Ruling
 from decodeloop.governance.ledger import LedgerRow, Outcome, Timings
 from decodeloop.governance.quota import Hold
@@ -71,6 +72,11 @@ class Tally:
             self.final = [usage]
         else:
             self.pieces += 1
+
+    def hear(self, data: bytes) -> None:
+        if self.captured is not None:
+            for index, text in texts_of(data):
+                self.captured.setdefault(index, []).append(text)
 
     @property
     def most(self) -> int:
@@ -145,6 +151,8 @@ class GovernedTicket:
         return self.standing.bound.completion // self.claim.choices
 
     async def move(self, place: Place) -> None:
+        if self.tally.captured:
+            self.tally.captured = {}  # nobody was told it
         await self._office.move(self, place)
 
     def count(self, chunk: Chunk) -> None:
@@ -152,6 +160,9 @@ class GovernedTicket:
 
     def count_piece(self, usage: Usage | None) -> None:
         self.tally.count_piece(usage)
+
+    def hear(self, data: bytes) -> None:
+        self.tally.hear(data)
 
     def is_short(self) -> bool:
         if self.claim.answer_tokens is not None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from decodeloop.types import Usage
 
-__all__ = ["AnswerReader", "EventCutter", "EventTooLarge", "Told", "event_data"]
+__all__ = ["AnswerReader", "EventCutter", "EventTooLarge", "Told", "event_data", "texts_of"]
 
 MAX_EVENT_BYTES = 8 * 2**20
 
@@ -183,6 +183,17 @@ class AnswerReader:
     def _tell(self, prompt: int, cached: int, completion: int) -> None:
         verified = self._drafted  # engines draft what they verify
         self.usage = Usage(prompt, cached, completion, self._drafted, verified, self._accepted)
+
+
+def texts_of(data: bytes) -> list[tuple[int, str]]:
+    """(choice, text) of an event's data, or of a whole answer."""
+    try:
+        choices = _DECODER.decode(data).choices
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return []
+    pieces = [(choice, choice.delta or choice.message) for choice in choices]
+    texts = [(choice.index, choice.text or (piece and piece.content)) for choice, piece in pieces]
+    return [(index, text) for index, text in texts if isinstance(text, str) and text]
 
 
 def _speaks(choice: _Choice) -> bool:
