@@ -45,25 +45,6 @@ class Line(Protocol):
 class Cycle:
     """stays: whether the connection is kept. expects: whether the client waits to be told to send its body."""
 
-    __slots__ = (
-        "_alarm",
-        "_ended",
-        "_expects",
-        "_head",
-        "_is_chunked",
-        "_left",
-        "_line",
-        "_news",
-        "_parts",
-        "_told_end",
-        "_writable",
-        "complete",
-        "gone",
-        "scope",
-        "started",
-        "stays",
-    )
-
     def __init__(self, line: Line, scope: Scope, *, stays: bool, expects: bool) -> None:
         self.scope, self.stays = scope, stays
         self._line, self._expects = line, expects

@@ -21,6 +21,7 @@ __all__ = ["Asked", "Fleet", "Router", "idlest"]
 Router = Callable[[RouteRequest, Sequence[Pool]], Route]
 
 EVERYTHING = "default"  # the pool of a gateway that was given none
+_UNSCORED: Mapping[str, float] = {}
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -135,7 +136,8 @@ class Fleet:
 
     def choose(self, asked: Asked, tried: Collection[str] = ()) -> tuple[Route, Lease]:
         """The way of a request, to a server not yet tried. The caller ends the lease. Raises as `route`."""
-        route, free = self._routed(asked, tried)
+        up, free = self._up(asked, tried)
+        route = _only(asked.route, up[0].name) if len(up) == 1 else self._routed(asked, up)
         return route, self.pools[route.pool].lease(free[route.pool], asked.prefix)
 
     def can_serve(self, model: str) -> bool:
@@ -148,10 +150,10 @@ class Fleet:
             RequestRefused: 404 for an unknown model, 400 when no pool takes its fields or is as lossless as it demands,
                 503 when none that serves it is ready.
         """
-        return self._routed(asked, tried)[0]
+        return self._routed(asked, self._up(asked, tried)[0])
 
-    def _routed(self, asked: Asked, tried: Collection[str]) -> tuple[Route, Mapping[str, Sequence[Member]]]:
-        """As `route`, with the servers that may have it, by pool."""
+    def _up(self, asked: Asked, tried: Collection[str]) -> tuple[Sequence[PoolState], Mapping[str, Sequence[Member]]]:
+        """Where it may go: pools, and by pool the servers that may have it. Raises as `route`."""
         self.card(asked.model)
         if asked.route.speculation.lossless:
             able = self._able(asked)
@@ -162,12 +164,15 @@ class Fleet:
         if not up:
             self._able(asked)
             raise RequestRefused("the model is not ready yet", status=503, code="not_ready")
+        return up, free
+
+    def _routed(self, asked: Asked, up: Sequence[PoolState]) -> Route:
         ttft_ms = asked.ttft_ms
         if ttft_ms is None:
-            return self._route(asked.route, [pool.view() for pool in _with_room(up)]), free
+            return self._route(asked.route, [pool.view() for pool in _with_room(up)])
         soon = [pool for pool in up if pool.begins_within(ttft_ms)] or up
         route = self._route(asked.route, [pool.view() for pool in _with_room(soon)])
-        return (replace(route, reason=RouteReason.SLO) if len(soon) < len(up) else route), free
+        return replace(route, reason=RouteReason.SLO) if len(soon) < len(up) else route
 
     def _able(self, asked: Asked) -> list[PoolState]:
         """The pools that serve the model, take the fields and are as lossless as is demanded, up or not."""
@@ -182,6 +187,13 @@ class Fleet:
             )
         demand = asked.route.speculation.lossless
         return _lossless(able, asked.model, demand) if demand else able
+
+
+def _only(request: RouteRequest, pool: str) -> Route:
+    """What every router says of one pool, without its load being worked out."""
+    is_named = request.pool == pool and request.may_choose
+    denied = request.pool is not None and not request.may_choose
+    return Route(pool, RouteReason.OVERRIDE if is_named else RouteReason.ONLY, _UNSCORED, denied)
 
 
 def _lossless(pools: Sequence[PoolState], model: str, demand: str) -> list[PoolState]:
