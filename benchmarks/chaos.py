@@ -5,7 +5,9 @@
 Two gateways share one PostgreSQL and one Redis, and answer from a toy upstream over HTTP. Clients ask all the time,
 each request under its own name. Afterwards every answer that a client got whole must be in the ledger, once, with the
 usage that the client was told; the ledger of each budget must be within its cap; counters must equal the ledger plus
-what is open; and the service must have come back by itself after every kill.
+what is open; and the service must have come back by itself after every kill. Two more clients insist: they name each
+request by an idempotency key and send it again until it is answered; each of these must be billed as one answer is,
+however many gateways died over it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -33,6 +35,7 @@ from aiohttp import web
 sys.path.insert(0, str(Path(__file__).parent))
 
 import stores
+from chaos_clients import KEY, RETURN_S, TIGHT, TOKENS, Told, ask, client, insistent
 
 from decodeloop import config
 from decodeloop.gateway.app import build_app
@@ -40,14 +43,12 @@ from decodeloop.gateway.governance import build_governance
 from decodeloop.gateway.server import bind, serve
 from decodeloop.gateway.settings import GatewaySettings
 from decodeloop.gateway.store.shared import SharedBooks
-from decodeloop.governance.ledger import Outcome
+from decodeloop.governance.ledger import LedgerRow, Outcome
 from decodeloop.governance.settings import GovernanceSettings
 
-KEY = "dl-00112233aabb-" + "k" * 43
-TIGHT = "dl-bbaa33221100-" + "t" * 43
 TIGHT_CAP = 3000  # tokens: reached in the run, and never passed
+INSISTENT = 2
 LEASE_S = 15.0
-RETURN_S = 120.0
 CONFIG = """
 gateway:
   port: {port}
@@ -74,14 +75,6 @@ class Config:
 
     gateway: GatewaySettings
     governance: GovernanceSettings
-
-
-@dataclass
-class Told:
-    """What clients were told. whole: request id -> tokens of answers that came to their end."""
-
-    whole: dict[str, int] = field(default_factory=dict)
-    statuses: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -144,32 +137,6 @@ async def start_toy() -> tuple[web.AppRunner, int]:
     return runner, int(runner.addresses[0][1])
 
 
-async def client(name: int, ports: list[int], told: Told, done: asyncio.Event, session: aiohttp.ClientSession) -> None:
-    turn = 0
-    while not done.is_set():
-        turn += 1
-        id = f"chaos-{name}-{turn}"
-        key, stream = (TIGHT if turn % 5 == 0 else KEY), turn % 2 == 0
-        try:
-            await ask(f"http://127.0.0.1:{ports[turn % len(ports)]}", id, key, told, session, stream=stream)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            told.statuses[type(error).__name__] += 1
-            await asyncio.sleep(0.05)
-
-
-async def ask(url: str, id: str, key: str, told: Told, session: aiohttp.ClientSession, *, stream: bool) -> int:
-    body = {"model": "toy", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stream": stream}
-    headers = {"authorization": f"Bearer {key}", "x-session-id": id}
-    async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
-        text = await answer.text()
-        told.statuses[str(answer.status)] += 1
-        if answer.status == 200 and (not stream or text.endswith("data: [DONE]\n\n")):
-            told.whole[id] = 13
-        elif answer.status != 200:
-            await asyncio.sleep(0.05)
-        return answer.status
-
-
 async def returned(ports: list[int], session: aiohttp.ClientSession) -> float:
     """Seconds until every gateway answers again."""
     begin_s = time.monotonic()
@@ -210,6 +177,7 @@ async def run(kills: int, clients: int, seed: int, order: Sequence[str] = ()) ->
             async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
                 await returned(ports, session)
                 work = [asyncio.create_task(client(name, ports, told, done, session)) for name in range(clients)]
+                work += [asyncio.create_task(insistent(name, ports, told, done, session)) for name in range(INSISTENT)]
                 killed: Counter[str] = Counter()
                 for turn in range(kills):
                     await asyncio.sleep(chance.uniform(0.3, 1.0))
@@ -238,6 +206,7 @@ async def run(kills: int, clients: int, seed: int, order: Sequence[str] = ()) ->
             await runner.cleanup()
     slowest = max(returns, default=0.0)
     seen = {"kills": dict(killed), "statuses": dict(told.statuses), "whole": len(told.whole)}
+    seen |= {"insisted": len(told.insisted)}
     return {**seen, **found, "slowest_return_s": round(slowest, 2)}
 
 
@@ -266,12 +235,28 @@ async def check(postgres: str, redis: str, told: Told) -> dict[str, object]:
         by_estimate = {row.task for row in estimated}
         wrong = [id for id, used in told.whole.items() if billed[id] != used and id not in by_estimate]
         assert not wrong, f"{len(wrong)} answers are billed other than told: {[(id, billed[id]) for id in wrong[:5]]}"
+        taken_back = check_insisted(rows, told)
         assert tokens["tight"] <= TIGHT_CAP, f"a budget of {TIGHT_CAP} was overspent: {tokens['tight']}"
         used = await books.used([("tight|tight///", 0), ("wide|wide///", 0)])
         assert used == (tokens["tight"], tokens["wide"]), f"counters {used} are not the ledger's {dict(tokens)}"
-        return {"rows": len(rows), "estimated": len(estimated), "tight": tokens["tight"]}
+        return {"rows": len(rows), "estimated": len(estimated), "tight": tokens["tight"], "taken_back": taken_back}
     finally:
         await books.close()
+
+
+def check_insisted(rows: Sequence[LedgerRow], told: Told) -> int:
+    """How many estimates were taken back. An answer that was told before its gateway died is charged by estimate."""
+    billed: Counter[str] = Counter()
+    estimates: Counter[str] = Counter()
+    corrections: Counter[str] = Counter()
+    for row in rows:
+        billed[row.task] += row.usage.prompt + row.usage.completion
+        estimates[row.task] += row.outcome is Outcome.ESTIMATED
+        corrections[row.task] += row.outcome is Outcome.CORRECTION
+    certain = [id for id in told.insisted if estimates[id] == corrections[id]]
+    wrong = [(id, billed[id]) for id in certain if billed[id] != TOKENS]
+    assert not wrong, f"{len(wrong)} requests with a key are not billed once: {wrong[:5]}"
+    return sum(corrections[id] for id in told.insisted)
 
 
 def serve_gateway(path: Path) -> None:

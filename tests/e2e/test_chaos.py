@@ -17,4 +17,5 @@ import chaos
 def test_nothing_durable_is_lost_and_budgets_hold() -> None:
     found = asyncio.run(chaos.run(kills=3, clients=4, seed=7, order=("gateway", "redis", "postgres")))
     assert found["whole"] > 0
+    assert found["insisted"] > 0
     assert found["rows"] >= found["whole"]
