@@ -162,7 +162,7 @@ def test_sampling_and_overhead_belong_to_the_step():
         observe(
             surface, record(step, rows=rows, verify_len=verify_len, verify_ms=forward, sample_ms=1.0 + 0.2 * tokens)
         )
-    found = surface.step_ms(8, 256, 4) + surface.speculating_ms()
+    found = surface.step_ms(8, 256, 4) + surface.speculating_ms(1)
     assert found == pytest.approx(stairs(8, 256, 4) + 2.6, rel=0.06)
 
 
@@ -255,14 +255,14 @@ def test_nonnegative_least_squares_meets_its_optimality_conditions(seed):
 
 def test_what_deciding_on_drafts_takes_is_charged_to_the_steps_that_verify_some():
     surface = CostSurface(measure())
-    guessed = surface.speculating_ms()
+    guessed = surface.speculating_ms(1)
     assert guessed > 0.0  # unknown is not free
     for step in range(300):
         verify_len = step % 3
         forward = stairs(1 + verify_len, 256, 1)
         beside = 0.4 + (0.7 if verify_len else 0.0)
         observe(surface, record(step, rows=1, verify_len=verify_len, verify_ms=forward, sample_ms=beside))
-    found = surface.step_ms(3, 256, 1) + surface.speculating_ms()
+    found = surface.step_ms(3, 256, 1) + surface.speculating_ms(1)
     assert found == pytest.approx(stairs(3, 256, 1) + 1.1, rel=0.05)
     assert surface.step_ms(1, 256, 1) == pytest.approx(stairs(1, 256, 1) + 0.4, rel=0.05)
-    assert surface.speculating_ms() > 0.4
+    assert surface.speculating_ms(1) > 0.4

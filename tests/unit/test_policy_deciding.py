@@ -81,7 +81,7 @@ def test_one_request_gets_what_the_allocation_gives_it(conditional, slope, stair
     here, survival = step(1, surface(slope, stairs)), np.zeros((1, K))
     survival[0, : len(conditional)] = np.cumprod(conditional)
     drafted = len(conditional)
-    objective, ms, items = RATE if price is None else Priced(price), here.ms(drafted), Items(survival)
+    objective, ms, items = RATE if price is None else Priced(price), here.ms(drafted, 1), Items(survival)
     alone = here._alone(survival[0].tolist(), drafted, objective)
     both = here._worthwhile(allocate(items, ms, objective), items, float(ms[0]), objective)
     assert alone.score == pytest.approx(both.score, rel=1e-9, abs=1e-9)

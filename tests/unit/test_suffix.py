@@ -174,7 +174,7 @@ def test_a_sequence_that_grew_while_others_finished_knows_what_a_new_one_knows(o
 
 
 def test_the_library_is_bounded_and_forgets_the_least_recently_used():
-    library = Library(100, 8)
+    library = Library(100, lambda: SuffixAutomaton(8))
     for organization in ("a", "b", "c"):
         library.add(organization, list(range(30)))
     library.automata("a")

@@ -105,23 +105,32 @@ class Attention:
 
     def __init__(self) -> None:
         self._now, self._octave = 0, 0
+        self._seen: Sequence[EngineSequence] = ()  # in the last step
+        self._next_due = 0  # of those: the step before which nobody is
         self._rests: dict[int, _Rest] = {}  # by sequence
         self._octaves: dict[int, _Octave] = {}
 
     def due(self, sequences: Sequence[EngineSequence]) -> list[int]:
         """The indices of those to ask in the step that begins; who wants no speculation is never asked."""
         self._now += 1
+        if self._now < self._next_due and tuple(sequences) == self._seen:
+            return []
+        self._seen = tuple(sequences)
         self._octave = max(len(sequences) - 1, 0).bit_length()
         if self._octave not in self._octaves:
             self._octaves[self._octave] = _Octave(_Costs(SEQUENCE_MS + STEP_MS / max(len(sequences), 1)))
         now, rests, here = self._now, self._rests, self._octave
         due = []
+        self._next_due = now + LATE
         for i, sequence in enumerate(sequences):
             rest = rests.get(sequence.id)
             if rest is None or rest.octave != here:
                 rest = rests[sequence.id] = self._octaves[here].class_of(sequence).begin(now, here)
-            if now >= rest.due and sequence.request.speculation.mode is not SpeculationMode.OFF:
+            if sequence.request.speculation.mode is SpeculationMode.OFF:
+                continue
+            if now >= rest.due:
                 due.append(i)
+            self._next_due = min(self._next_due, max(rest.due, now + 1))
         return due
 
     def learn(self, sequence: EngineSequence, *, heeded: bool, gain_ms: float | None) -> None:
@@ -145,6 +154,7 @@ class Attention:
 
     def finish(self, sequence: EngineSequence) -> None:
         self._rests.pop(sequence.id, None)
+        self._seen = ()
 
 
 def _next(now: int, period: int) -> int:

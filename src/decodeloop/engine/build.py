@@ -12,6 +12,7 @@ import psutil
 from decodeloop.engine.intake import Intake
 from decodeloop.engine.kv_cache import KvCache
 from decodeloop.engine.memory import MemoryPlan, plan_memory
+from decodeloop.engine.kernels.lookup import compiled_lookups
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.engine.proposals import Proposers
@@ -201,6 +202,7 @@ def open_drafters(
             max_sequences=settings.max_sequences,
             max_draft_len=settings.max_draft_len,
             kv_memory_mb=settings.draft_memory_mb,
+            lookups=compiled_lookups(),
             open_runner=lambda spec: open_draft_runner(checkpoint, settings, spec, runner),
             options=settings.drafter_options.get(name, {}),
         )

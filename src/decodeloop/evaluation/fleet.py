@@ -168,7 +168,7 @@ class Replica:
         decided = self.rule.decide(batch) if len(rows) else Decided(_none())
         verified = int(decided.verify_lens.sum())
         tokens = batch.prefill + len(rows) + verified
-        ms = decided.draft_ms + speculating_ms(self.cost, verified)
+        ms = decided.draft_ms + speculating_ms(self.cost, int(np.count_nonzero(decided.verify_lens)))
         ms += self.cost.step_ms(tokens, batch.context, batch.sequences)
         return Planned(now_s + ms / 1e3, ms, rows, chunks, batch, decided)
 

@@ -23,7 +23,7 @@ from decodeloop.evaluation.fleet import Batch, Decided, Limits, Outcome, Rule
 from decodeloop.evaluation.foresight import Foresight
 from decodeloop.evaluation.simulate import Fleet, simulate_closed
 from decodeloop.evaluation.workload import Arrival
-from decodeloop.policy.allocate import Items, Priced, allocate
+from decodeloop.policy.allocate import Items, Priced, allocate, drafts_of
 from decodeloop.policy.cost_start import scannable, speculating_ms
 from decodeloop.policy.fair import allocate_fairly
 from decodeloop.types import CostModel, FloatArray
@@ -41,7 +41,7 @@ class Oracle:
 
     def decide(self, batch: Batch) -> Decided:
         right = batch.drafts.right
-        ms = _ms(self.cost, batch, int(right.sum()))
+        ms = _ms(self.cost, batch, int(right.sum()), int(np.count_nonzero(right)))
         best = int(np.argmax(len(right) + np.arange(len(ms)) - self.price * ms))
         lens, spare = right.copy(), int(right.sum()) - best
         for i in np.argsort(right, kind="stable").tolist():  # which tokens are left out is the same to the step
@@ -66,7 +66,7 @@ class Informed:
 
     def decide(self, batch: Batch) -> Decided:
         survival = self.foresight.survival(batch)
-        items, ms = Items(survival), _ms(self.cost, batch, int(np.count_nonzero(survival)))
+        items, ms = Items(survival), _ms(self.cost, batch, int(np.count_nonzero(survival)), drafts_of(survival))
         if self.interference is None or len(survival) == 1:
             return Decided(allocate(items, ms, Priced(self.price)).verify_lens, self.drafting_ms)
         found = allocate_fairly(items, ms, float(ms[0]), self.interference, Priced(self.price))
@@ -165,8 +165,8 @@ def cell_of(arrivals: Sequence[Arrival], wanted: str) -> list[Arrival]:
     return [queue[i % len(queue)] for i in range(rounds) for queue in queues.values()]
 
 
-def _ms(cost: CostModel, batch: Batch, most: int) -> FloatArray:
+def _ms(cost: CostModel, batch: Batch, most: int, drafts: int) -> FloatArray:
     tokens = batch.prefill + len(batch.requests) + np.arange(most + 1)
     ms = scannable(cost).step_ms_many(tokens, batch.context, batch.sequences)
-    ms[1:] += speculating_ms(cost, most)
+    ms[1:] += speculating_ms(cost, drafts)
     return ms

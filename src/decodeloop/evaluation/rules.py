@@ -90,7 +90,7 @@ class Best:
         most = int(np.count_nonzero(survival))
         tokens = batch.prefill + count + np.arange(most + 1)
         ms = scannable(self.cost).step_ms_many(tokens, batch.context, batch.sequences)
-        ms[1:] += speculating_ms(self.cost, most)
+        ms[1:] += speculating_ms(self.cost, int(np.count_nonzero(survival[:, :1])))
         if not self.paid:
             found = allocate_fairly(Items(survival), ms, float(ms[0]), self.interference)
             return Decided(found.verify_lens, free_ms(self.cost, batch.sequences))

@@ -75,5 +75,5 @@ def _predicted(surface: CostSurface, record: StepRecord) -> float:
     tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
     paid = any(row.draft_len and row.drafter not in FREE for row in record.rows)
     drafting = record.draft_ms if paid else surface.free_draft_ms(len(record.rows))
-    drafting += speculating_ms(surface, sum(row.verify_len for row in record.rows))
+    drafting += speculating_ms(surface, sum(row.draft_len > 0 for row in record.rows))
     return surface.step_ms(tokens, record.load.context_tokens, len(record.rows)) + drafting

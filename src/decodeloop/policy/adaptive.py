@@ -15,6 +15,7 @@ import numpy as np
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.aim import Aim
+from decodeloop.policy.allocate import drafts_of
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.choosing import Choosing
 from decodeloop.policy.cliff import cliff
@@ -211,7 +212,7 @@ class AdaptivePolicy:
         priced = self._with_drafting(step, plan_of(choices))
         planned = priced.solve(survival, drafted)
         terms = priced.terms(priced.items(survival), drafted)
-        return yardstick(rows, planned, priced.ms(drafted), terms.objective.price(planned.score))
+        return yardstick(rows, planned, priced.ms(drafted, drafts_of(survival)), terms.objective.price(planned.score))
 
     def _settled(
         self, plan: Plan, survival: FloatArray, drafted: IntArray, knowledge: Knowledge, bound: Yardstick | None

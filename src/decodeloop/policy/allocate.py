@@ -183,6 +183,11 @@ def scan(items: Items, ms: FloatArray, objective: Objective) -> Scan:
         price = dearer
 
 
+def drafts_of(survival: FloatArray) -> int:
+    """How many of [N, K] have anything drafted."""
+    return int(np.count_nonzero(survival[:, :1]))
+
+
 def _earned(plain: float, gains: FloatArray) -> FloatArray:
     """[M + 1] F(B) for B = 0..M."""
     value = np.empty(len(gains) + 1)

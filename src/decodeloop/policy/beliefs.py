@@ -43,6 +43,27 @@ class _Play:
     own: float
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a free drafter has said for a request of the step. said: survival by its word."""
+
+    row: int
+    request: DecodeRequest
+    track: Track
+    drafter: str
+    said: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """proposals: P of them. first: survival of their first tokens. survival: [P, K], 0 where first < worth."""
+
+    proposals: Sequence[Proposal]
+    worth: float
+    first: Sequence[float]
+    survival: FloatArray
+
+
 class Beliefs:
     """Owns every estimate of acceptance. Free drafters, which run at every step, teach at every step."""
 
@@ -123,9 +144,20 @@ class Beliefs:
             survival[rows] = np.cumprod(likely, axis=1) * drafted
         return survival
 
-    def first(self, affinity: Affinity, confidence: Sequence[float]) -> float:
-        """Survival of a draft's first token."""
-        return self._calibrator.survival(affinity.leaf, confidence, affinity.standing, most=1)[0]
+    def heard(self, proposals: Sequence[Proposal], worth: float) -> Heard:
+        """What the proposals are to be believed; of a few, what comes after first tokens not worth a look isn't asked."""
+        pairs = [(proposal.request, proposal.track) for proposal in proposals]
+        played = self.played(pairs, [proposal.drafter for proposal in proposals])
+        said: list[Sequence[float]] = [proposal.said for proposal in proposals]
+        if len(proposals) > FEW:
+            survival = self.calibrated(played, said)
+            return Heard(proposals, worth, survival[:, 0].tolist(), survival)
+        first = [
+            0.0 if own is None else self._calibrator.survival(own.leaf, each, own.standing, most=1)[0]
+            for own, each in zip(played, said, strict=True)
+        ]
+        worthy = [each if likely >= worth else () for each, likely in zip(said, first, strict=True)]
+        return Heard(proposals, worth, first, self.calibrated(played, worthy))
 
     def foreseen(self, step: Sequence[tuple[DecodeRequest, Track]], drafters: Sequence[str | None]) -> FloatArray:
         """[N, K] survival before the step's drafting: by the proposal where it is made already, else by the record."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from decodeloop.policy import PolicySettings
-from decodeloop.policy.beliefs import Beliefs
+from decodeloop.policy.beliefs import Beliefs, Heard, Proposal
 from decodeloop.policy.guard import Guard, Stand
 from decodeloop.policy.hedge import Draw
-from decodeloop.policy.overrides import Choice, choose, override
+from decodeloop.policy.overrides import SILENCE, Choice, choose, is_silent, override
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.tracks import Affinity
 from decodeloop.types import DecodeRequest, FloatArray, Reason, SpeculationMode
@@ -32,10 +32,11 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Drafters that a request could play. spoken: those with a proposal worth a look. silent: those not asked yet."""
+    """Drafters that a request could play. spoken: those with a proposal worth a look, and which of the step's proposals
+    that is. silent: those not asked yet."""
 
     row: int
-    spoken: Sequence[str]
+    spoken: Mapping[str, int]
     silent: Sequence[str]
 
 
@@ -58,18 +59,14 @@ class Choosing:
         self._turn += 1
         if self._turn % WORTH_STEPS == 0:
             self._worths.clear()
-        choices: list[Choice] = []
-        contests: list[Contest] = []
-        for row, request in enumerate(step.requests):
-            choice = self._imposed(request)
-            if choice.draft_len and choice.reason is not Reason.FORCED:
-                found = self._contest(step, row, choice)
-                if isinstance(found, Contest):
-                    contests.append(found)
-                else:
-                    choice = found
-            choices.append(choice)
-        return Chosen(choices, self._decide(step, choices, contests) if contests else None)
+        choices = [SILENCE if is_silent(request) else self._imposed(request) for request in step.requests]
+        rows = [row for row, choice in enumerate(choices) if choice.draft_len and choice.reason is not Reason.FORCED]
+        if not rows:
+            return Chosen(choices, None)
+        proposed = self._proposed(step, rows)
+        heard = self._beliefs.heard(proposed, 0.0 if self._turn % LISTEN == 0 else self._worth(step))
+        contests = self._contests(step, choices, rows, heard)
+        return Chosen(choices, self._decide(step, choices, contests, heard.survival) if contests else None)
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
@@ -111,26 +108,38 @@ class Choosing:
             return Choice(0, None, Reason.OFF_COST)
         return choice
 
-    def _contest(self, step: Step, row: int, choice: Choice) -> Contest | Choice:
-        """Who could play for the request, or its choice if nobody is worth it."""
-        request, track = step.requests[row], step.tracks[row]
-        candidates, worth = self._candidates(request), self._worth(step)
-        likely: dict[str, float] = {}
-        for name in candidates:
-            said = request.proposals.get(name)
-            if said is not None:
-                self._beliefs.free.add(name)
-            if said:
-                likely[name] = self._beliefs.first(self._beliefs.affinity(track, request, name), said)
-        spoken = [name for name, survival in likely.items() if survival >= worth]
-        silent = [name for name in candidates if name not in request.proposals]
-        if spoken or silent:
-            return Contest(row, spoken, silent)
-        if not likely:
-            return Choice(0, None, Reason.NO_PROPOSAL)
-        if self._turn % LISTEN == 0:
-            return Contest(row, list(likely), ())
-        return Choice(0, None, self.why_not(step, max(likely.values())))
+    def _proposed(self, step: Step, rows: Sequence[int]) -> list[Proposal]:
+        """What may be played for these requests of what was said."""
+        found = []
+        for row in rows:
+            request = step.requests[row]
+            for name in self._candidates(request):
+                said = request.proposals.get(name)
+                if said is not None:
+                    self._beliefs.free.add(name)
+                if said:
+                    found.append(Proposal(row, request, step.tracks[row], name, said))
+        return found
+
+    def _contests(self, step: Step, choices: list[Choice], rows: Sequence[int], heard: Heard) -> list[Contest]:
+        """Who could play for whom; who has nobody worth it is settled in `choices`."""
+        spoken: dict[int, dict[str, int]] = {row: {} for row in rows}
+        likeliest: dict[int, float] = {}
+        for place, (proposal, first) in enumerate(zip(heard.proposals, heard.first, strict=True)):
+            likeliest[proposal.row] = max(first, likeliest.get(proposal.row, 0.0))
+            if first >= heard.worth:
+                spoken[proposal.row][proposal.drafter] = place
+        contests = []
+        for row, own in spoken.items():
+            request = step.requests[row]
+            silent = [name for name in self._candidates(request) if name not in request.proposals]
+            if own or silent:
+                contests.append(Contest(row, own, silent))
+            elif row in likeliest:
+                choices[row] = Choice(0, None, self.why_not(step, likeliest[row]))
+            else:
+                choices[row] = SILENCE
+        return contests
 
     def _worth(self, step: Step) -> float:
         """step.least_worth, which hardly changes from step to step."""
@@ -140,17 +149,19 @@ class Choosing:
             self._worths[key] = step.least_worth
         return self._worths[key] / step.heaviest
 
-    def _decide(self, step: Step, choices: list[Choice], contests: Sequence[Contest]) -> FloatArray | None:
-        """Settle the contests in `choices`; returns the survival of what is played where all of it is known."""
-        pairs, asking = [(contest.row, name) for contest in contests for name in contest.spoken], step.pairs
-        foreseen = self._beliefs.foreseen([asking[i] for i, _ in pairs], [name for _, name in pairs])
-        place = {pair: i for i, pair in enumerate(pairs)}
+    def _decide(
+        self, step: Step, choices: list[Choice], contests: Sequence[Contest], foreseen: FloatArray
+    ) -> FloatArray | None:
+        """Settle the contests in `choices`; returns the survival of what is played where all of it is known.
+
+        foreseen: [P, K] of the step's proposals.
+        """
         value = foreseen.sum(axis=1).tolist()
         survival = np.zeros((step.rows, self._beliefs.max_draft_len))
         known = not any(choice.reason is Reason.FORCED for choice in choices)
         for contest in contests:
             row = contest.row
-            rewards = {name: value[place[row, name]] for name in contest.spoken}
+            rewards = {name: value[place] for name, place in contest.spoken.items()}
             name = self._pick(step, row, rewards, contest.silent)
             said = step.requests[row].proposals.get(name)
             if said is None:
@@ -158,7 +169,7 @@ class Choosing:
                 continue
             length = min(choices[row].draft_len, len(said))
             choices[row] = Choice(length, name, choices[row].reason)
-            survival[row, :length] = foreseen[place[row, name], :length]
+            survival[row, :length] = foreseen[contest.spoken[name], :length]
         return survival if known else None
 
     def _pick(self, step: Step, row: int, rewards: dict[str, float], silent: Sequence[str]) -> str:

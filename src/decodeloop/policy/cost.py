@@ -9,24 +9,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from decodeloop.policy.cost_curve import CELL_TRUST, CELLS, Curve, Point, Region, nearness
 from decodeloop.policy.cost_fit import CostSample, Surface, fit
 from decodeloop.policy.draft_cost import DraftCosts, DraftSample
 from decodeloop.policy.online_linear import OnlineLinear
 from decodeloop.types import CostModel, FloatArray, IntArray, StepRecord
 
 SCHEMA = "decodeloop.cost/1"
-CELLS = 33  # of tokens, half an octave each: 1 .. 65536
 FAR_TOKENS = 1e6
 DRIFT_GAIN = 0.05  # of the whole machine: a neighbour comes and goes within tens of steps
-CELL_GAIN = 0.02  # of one region against the others, for good
 SHOCK = 0.3  # log ratio beyond which a step says no more than that it was slow
-CELL_SHRINKAGE, FIRST_VISITS = 4.0, 4.0  # visits at which a cell is believed half; that it is taken to have had
 REFRESH_STEPS = 8  # after which what was learned shows in the curves
 MOST_CURVES = 64
+MOST_POINTS = 4096
 FIRST_STEPS, REST_STEPS = 64, 4  # sampling, overhead and free drafting: at first learned always, then now and then
-CONTEXT_STEPS = 16  # an octave: contexts within 4 % share a curve
-SPECULATING = 0.05  # of a plain step: what deciding on drafts is taken to cost until it was seen
-CELL_TRUST = 64.0  # visits beyond which it is believed no more
+SPECULATING = 0.05  # of a plain step: what deciding on drafts is taken to cost, and on 8 of them again, until seen
 
 
 class StepCosts(CostModel, Protocol):
@@ -42,8 +39,8 @@ class StepCosts(CostModel, Protocol):
         """What drafting takes at every step, whatever is decided."""
         ...
 
-    def speculating_ms(self) -> float:
-        """What a step that verifies anything drafted takes beside its tokens' time: deciding, cutting, packing."""
+    def speculating_ms(self, drafts: int) -> float:
+        """What a step with that many drafts takes beside its tokens' time: deciding, cutting, packing, learning."""
         ...
 
     def uncertainty(self) -> float:
@@ -80,33 +77,37 @@ class CostSurface:
         self._knots = np.unique(
             np.concatenate([self._surface.knots, 2.0 ** (np.arange(CELLS) / 2), [FAR_TOKENS, 2 * FAR_TOKENS]])
         )
-        self._nearness = _nearness(2.0 * np.log2(self._knots))
+        self._nearness = nearness(2.0 * np.log2(self._knots))
         self._cell_knots = np.searchsorted(self._knots, 2.0 ** (np.arange(CELLS) / 2))
         self._base = self._surface.ms(self._knots, 0.0, 1.0) - self._surface.sequence_ms
         plain_ms = min(sample.ms for sample in samples)
         self._floor_ms = plain_ms / 20
         self._rest = OnlineLinear([0.0] * 3, [plain_ms / 4, plain_ms / 4, plain_ms / 16], plain_ms / 50)
-        self._speculating = OnlineLinear([SPECULATING * plain_ms], [plain_ms / 4], plain_ms / 20)
+        a_draft_ms = SPECULATING * plain_ms / 8
+        self._speculating = OnlineLinear([SPECULATING * plain_ms, a_draft_ms], [plain_ms / 4, a_draft_ms], plain_ms / 20)
         self._drafts = DraftCosts(draft_samples, plain_ms)
         self._drift = 0.0
-        self._regions: dict[tuple[int, int], _Region] = {}
+        self._regions: dict[tuple[int, int], Region] = {}
         self._step = self._seen = 0
-        self._curves: dict[tuple[int, int], FloatArray] = {}  # (about as much context, sequences) -> ms at the knots
-        self._points: dict[tuple[int, int, int], float] = {}  # and (tokens, ..) -> ms, since asking is most of the time
+        self._curves: dict[tuple[int, int], Curve] = {}  # by (about as much context, sequences)
+        self._points: dict[tuple[int, int, int], Point] = {}  # by (tokens, ..), since asking is most of the time
         self._last: dict[tuple[int, int], int] = {}  # (about as many sequences, cell of tokens) -> step last seen
         for sample in samples:
             self._last[_octave(sample.sequences), _cell(sample.tokens)] = 0
 
     def step_ms(self, tokens: int, context: int, sequences: int) -> float:
-        point = tokens, _about(context), sequences
-        if point not in self._points:
-            self._points[point] = float(np.interp(tokens, self._knots, self._at_knots(context, sequences)))
-        return self._points[point]
+        key = tokens, context.bit_length(), sequences
+        point = self._points.get(key)
+        if point is None:
+            if len(self._points) >= MOST_POINTS:
+                self._points.clear()
+            point = self._points[key] = self._curve(context, sequences).point(tokens)
+        ms, slope, near = point
+        return ms + slope * (context - near)
 
     def step_ms_many(self, tokens: IntArray, context: int, sequences: int) -> FloatArray:
         """[...] as step_ms, for each of `tokens`."""
-        ms: FloatArray = np.interp(tokens, self._knots, self._at_knots(context, sequences))
-        return ms
+        return self._curve(context, sequences).ms_at(tokens, context)
 
     def bounds_ms(self, tokens: int, context: int, sequences: int) -> tuple[float, float]:
         """It should lie between these: two spreads, and beyond the measured range from flat to proportional."""
@@ -127,8 +128,8 @@ class CostSurface:
     def free_draft_ms(self, sequences: int) -> float:
         return self._drafts.free_ms(sequences)
 
-    def speculating_ms(self) -> float:
-        return self._speculating.theta[0]
+    def speculating_ms(self, drafts: int) -> float:
+        return self._speculating.predict([1.0, drafts])
 
     def uncertainty(self) -> float:
         return self._surface.spread
@@ -156,11 +157,11 @@ class CostSurface:
         self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
         thorough = self._seen <= FIRST_STEPS or self._seen % REST_STEPS == 0
         features, beside_ms = [1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms
-        speculating = any(row.verify_len for row in record.rows)
+        drafts = sum(row.draft_len > 0 for row in record.rows)
         if thorough:
-            self._rest.learn(features, beside_ms - (self.speculating_ms() if speculating else 0.0))
-        if speculating:
-            self._speculating.learn([1.0], beside_ms - self._rest.predict(features))
+            self._rest.learn(features, beside_ms - (self.speculating_ms(drafts) if drafts else 0.0))
+        if drafts:
+            self._speculating.learn([1.0, drafts], beside_ms - self._rest.predict(features))
         if thorough or any(row.draft_len and row.drafter not in free for row in record.rows):
             self._drafts.observe(record, free, catch_up)
 
@@ -176,7 +177,7 @@ class CostSurface:
             "ms_per_token_and_context_token": shape.token_context_ms,
             "ms_per_sequence": shape.sequence_ms,
             "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._rest.theta],
-            "speculating_ms": round(self.speculating_ms(), 5),
+            "speculating_ms": [round(float(ms), 5) for ms in self._speculating.theta],
             "drift": round(math.expm1(self._drift), 4),
             "cells_visited": sum(int((region.visits > 0).sum()) for region in self._regions.values()),
             "drafters": self._drafts.describe(),
@@ -202,32 +203,29 @@ class CostSurface:
             raise ValueError(f"not a cost surface: {error}") from error
         return cls(samples, drafts)
 
-    def _at_knots(self, context: int, sequences: int) -> FloatArray:
-        """[J] ms at the knots; linear between them, so that one value and many agree.
-
-        What a few steps teach and a few per cent of context change hardly show, so a curve serves for a while.
-        """
-        key = _about(context), sequences
-        if key not in self._curves:
+    def _curve(self, context: int, sequences: int) -> Curve:
+        """What a few steps teach hardly shows, so a curve serves for a while, and for contexts of about the size."""
+        key = context.bit_length(), sequences
+        curve = self._curves.get(key)
+        if curve is None:
             if len(self._curves) >= MOST_CURVES:
                 self._forget_curves()
-            self._curves[key] = self._computed(context, sequences)
-        return self._curves[key]
+            curve = self._curves[key] = self._computed(context, sequences)
+        return curve
 
     def _forget_curves(self) -> None:
         self._curves.clear()
         self._points.clear()
 
-    def _computed(self, context: int, sequences: int) -> FloatArray:
+    def _computed(self, context: int, sequences: int) -> Curve:
         shape = self._surface
-        constant = shape.context_ms * context + shape.sequence_ms * sequences
-        fitted = self._base + (shape.token_context_ms * context / sequences) * self._knots + constant
-        biases = self._region(context, sequences).biases()
-        forward = np.maximum(fitted, self._floor_ms) * np.exp(self._drift + biases)
+        near = (1 << context.bit_length()) >> 1  # the least of those that share the curve: times rise from there
+        slope = shape.context_ms + (shape.token_context_ms / sequences) * self._knots
+        fitted = self._base + slope * near + shape.sequence_ms * sequences
+        risen = np.exp(self._drift + self._region(context, sequences).biases())
         per_step, per_sequence, per_token = self._rest.theta
-        curve: FloatArray = np.maximum.accumulate(forward) + (per_step + per_sequence * sequences)
-        curve += per_token * self._knots
-        return curve
+        ms = np.maximum.accumulate(np.maximum(fitted, self._floor_ms) * risen) + (per_step + per_sequence * sequences)
+        return Curve(self._knots, ms + per_token * self._knots, np.maximum.accumulate(slope * risen), near)
 
     def _learn_forward(self, tokens: int, context: int, sequences: int, ms: float) -> None:
         region, cell = self._region(context, sequences), _cell(tokens)
@@ -243,43 +241,11 @@ class CostSurface:
         region.learn(cell, surprise)
         self._last[_octave(sequences), cell] = self._step
 
-    def _region(self, context: int, sequences: int) -> _Region:
+    def _region(self, context: int, sequences: int) -> Region:
         key = _octave(sequences), round(math.log2(1 + max(context, 0) / max(sequences, 1)) / 2)
         if key not in self._regions:
-            self._regions[key] = _Region(self._nearness)
+            self._regions[key] = Region(self._nearness)
         return self._regions[key]
-
-
-class _Region:
-    """What steps of about as many sequences and about as much context have shown, per cell of tokens.
-
-    nearness: [J, CELLS] how much each cell says about each knot.
-    """
-
-    def __init__(self, nearness: FloatArray) -> None:
-        self._nearness = nearness
-        self._deviation = np.zeros(CELLS)
-        self.visits = np.zeros(CELLS)
-
-    def biases(self) -> FloatArray:
-        """[J] log ratio to the fit: at each knot the nearby cells' mean, shrunk where few were seen."""
-        trust = np.minimum(self.visits, CELL_TRUST)
-        biases: FloatArray = self._nearness @ (trust * self._deviation) / (self._nearness @ trust + CELL_SHRINKAGE)
-        return biases
-
-    def bias_at(self, knot: int) -> float:
-        """biases()[knot]"""
-        near = self._nearness[knot] * np.minimum(self.visits, CELL_TRUST)
-        return float(near @ self._deviation / (near.sum() + CELL_SHRINKAGE))
-
-    def learn(self, cell: int, surprise: float) -> None:
-        visits = float(self.visits[cell])
-        self._deviation[cell] += max(1.0 / (visits + FIRST_VISITS), CELL_GAIN) * surprise
-        self.visits[cell] = visits + 1.0
-
-
-def _about(context: int) -> int:
-    return round(CONTEXT_STEPS * math.log2(1 + max(context, 0)))
 
 
 def _octave(sequences: int) -> int:
@@ -288,9 +254,3 @@ def _octave(sequences: int) -> int:
 
 def _cell(tokens: int) -> int:
     return min(round(2.0 * math.log2(max(tokens, 1))), CELLS - 1)
-
-
-def _nearness(places: FloatArray) -> FloatArray:
-    """[J, CELLS] how much each cell says about each place, in cells."""
-    near: FloatArray = np.exp(-0.5 * np.square(places[:, None] - np.arange(CELLS)))
-    return near

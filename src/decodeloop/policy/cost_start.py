@@ -36,9 +36,9 @@ class CostStart:
         return {"measured": False, "steps_seen": len(self._samples)}
 
 
-def speculating_ms(cost: CostModel, verified: int) -> float:
-    """What a step that verifies `verified` draft tokens takes beside its tokens' time, where that is known."""
-    return cost.speculating_ms() if verified and isinstance(cost, CostSurface) else 0.0
+def speculating_ms(cost: CostModel, drafts: int) -> float:
+    """What a step that decides on `drafts` drafts takes beside its tokens' time, where that is known."""
+    return cost.speculating_ms(drafts) if drafts and isinstance(cost, CostSurface) else 0.0
 
 
 def scannable(cost: CostModel) -> StepCosts:
@@ -73,7 +73,7 @@ class PointwiseCosts:
     def free_draft_ms(self, sequences: int) -> float:
         return 0.0
 
-    def speculating_ms(self) -> float:
+    def speculating_ms(self, drafts: int) -> float:
         return 0.0
 
     def uncertainty(self) -> float:

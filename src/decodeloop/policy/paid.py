@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from decodeloop.policy.allocate import depth_scores
+from decodeloop.policy.allocate import depth_scores, drafts_of
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.overrides import Choice
 from decodeloop.policy.sizing import Step
@@ -51,7 +51,7 @@ class PaidDrafting:
         items = step.items(survival)
         terms = step.terms(items, drafted)
         items = replace(items, weights=terms.weights)
-        scores = depth_scores(items, paid, step.ms(drafted), draft_ms, terms.objective)
+        scores = depth_scores(items, paid, step.ms(drafted, drafts_of(survival)), draft_ms, terms.objective)
         depth = int(np.argmax(scores[1:])) + 1
         if scores[depth] > plain.score:
             cut = np.where(paid[:, None] & (np.arange(survival.shape[1]) >= depth), 0.0, survival)
@@ -63,7 +63,7 @@ class PaidDrafting:
                     else choice
                     for i, choice in enumerate(choices)
                 ]
-        undrafted = depth_scores(items, paid, step.ms(drafted), np.zeros(depths + 1), terms.objective)
+        undrafted = depth_scores(items, paid, step.ms(drafted, drafts_of(survival)), np.zeros(depths + 1), terms.objective)
         costly = bool(undrafted.max() > plain.score * (1.0 + 1e-9))
         return [_for_its_cost(choice) if costly and i in rows else choice for i, choice in enumerate(without)]
 

@@ -77,8 +77,8 @@ def replay(policy: Policy, records: Iterable[StepRecord], cost: CostModel, situa
         kept_ms = record.draft_ms if policy.learns or any(plan.draft_lens) else 0.0
 
         plain = prompt + len(rows)
-        then = _ms(cost, record, plain + sum(row.verify_len for row in rows), record.draft_ms)
-        now = _ms(cost, record, plain + sum(decision.verify_lens), kept_ms)
+        then = _ms(cost, record, plain, [row.verify_len for row in rows], record.draft_ms)
+        now = _ms(cost, record, plain, decision.verify_lens, kept_ms)
         taken, guesses = _outcomes(rows, decision, acceptance, leaves)
         found.measured.add(StepTold(rows, record.step_ms))
         found.recorded.add(StepTold(rows, then))
@@ -175,10 +175,9 @@ def _learn(acceptance: AcceptanceModel, leaves: Leaves, rows: list[StepRow]) -> 
         acceptance.learn(slots, runs)
 
 
-def _ms(cost: CostModel, record: StepRecord, tokens: int, drafting_ms: float) -> float:
-    plain_tokens = sum(row.prefill_tokens or 1 for row in record.rows)
-    beside_ms = drafting_ms + speculating_ms(cost, tokens - plain_tokens)
-    return cost.step_ms(tokens, record.load.context_tokens, len(record.rows)) + beside_ms
+def _ms(cost: CostModel, record: StepRecord, plain_tokens: int, lens: Sequence[int], drafting_ms: float) -> float:
+    beside_ms = drafting_ms + speculating_ms(cost, sum(length > 0 for length in lens))
+    return cost.step_ms(plain_tokens + sum(lens), record.load.context_tokens, len(record.rows)) + beside_ms
 
 
 def _tokens(record: StepRecord) -> int:

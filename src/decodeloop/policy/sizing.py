@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from decodeloop.policy.aim import Aim, Market, Terms
-from decodeloop.policy.allocate import Allocation, Items, Objective, allocate
+from decodeloop.policy.allocate import Allocation, Items, Objective, allocate, drafts_of
 from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.fair import allocate_fairly
 from decodeloop.policy.guard import Guard
@@ -71,7 +71,7 @@ class Step:
         most = self.rows * self.depth
         if not most:
             return 0.0
-        ms = self.ms(most)
+        ms = self.ms(most, 1)
         plain_ms = self.plain_ms
         if self.load.prefill_tokens:
             plain_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
@@ -94,13 +94,14 @@ class Step:
         usable: FloatArray = np.maximum(np.array([track.credit for track in self.tracks]), 0.0)
         return usable
 
-    def ms(self, drafted: int) -> FloatArray:
-        """[drafted + 1] time of the whole step when 0, 1, .. draft tokens are verified besides the certain ones."""
-        return self._step_ms(self.rows + self.load.prefill_tokens, drafted)
+    def ms(self, drafted: int, drafts: int) -> FloatArray:
+        """[drafted + 1] time of the whole step when 0, 1, .. tokens of `drafts` drafts are verified besides the certain
+        ones."""
+        return self._step_ms(self.rows + self.load.prefill_tokens, drafted, drafts)
 
     def terms(self, items: Items, drafted: int) -> Terms:
         def rate(weights: FloatArray | None) -> float:
-            return allocate(replace(items, weights=weights), self._step_ms(self.rows, drafted)).score
+            return allocate(replace(items, weights=weights), self._step_ms(self.rows, drafted, drafts_of(items.survival))).score
 
         return self.aim.terms(self.requests, self.tracks, Market(rate, self.load.prefill_tokens > 0))
 
@@ -122,7 +123,7 @@ class Step:
             return self._alone(survival[0].tolist(), drafted, terms.objective)
         if terms.weights is not None:
             items = replace(items, weights=terms.weights)
-        budget, ms = self.guard.interference(), self.ms(drafted)
+        budget, ms = self.guard.interference(), self.ms(drafted, drafts_of(survival))
         if math.isinf(budget) or self.rows == 1:  # one alone is in nobody's way
             found = allocate(items, ms, terms.objective)
         else:
@@ -147,7 +148,7 @@ class Step:
         plain, tokens = 1 + self.load.prefill_tokens, 1.0
         best_ms = plain_ms = self.costs.step_ms(plain, self.load.context_tokens, self.sequences)
         best, best_tokens, score = 0, 1.0, float(objective.score(1.0, best_ms))
-        price, plain_score, beside_ms = objective.price(score), score, self.costs.speculating_ms()
+        price, plain_score, beside_ms = objective.price(score), score, self.costs.speculating_ms(1)
         for length in range(1, min(drafted, len(survival)) + 1):
             tokens += survival[length - 1]
             ms = beside_ms + self.costs.step_ms(plain + length, self.load.context_tokens, self.sequences)
@@ -158,9 +159,9 @@ class Step:
             best, best_tokens, best_ms, score = 0, 1.0, plain_ms, plain_score
         return Allocation(np.array([best]), best_tokens, best_ms, score, score)
 
-    def _step_ms(self, least: int, drafted: int) -> FloatArray:
+    def _step_ms(self, least: int, drafted: int, drafts: int) -> FloatArray:
         """[drafted + 1] beside `least` tokens that are not drafted."""
         tokens = np.arange(least, least + drafted + 1) + self.certain_tokens
         ms = self.spent_ms + self.costs.step_ms_many(tokens, self.load.context_tokens, self.sequences)
-        ms[0 if self.certain_tokens else 1 :] += self.costs.speculating_ms()
+        ms[0 if self.certain_tokens else 1 :] += self.costs.speculating_ms(drafts)
         return ms

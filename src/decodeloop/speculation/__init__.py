@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from decodeloop.speculation.block import NO_DRAFT, Draft, DraftBlock, Verdict
 from decodeloop.speculation.forward import Runner
+from decodeloop.speculation.lookup import Lookups
 from decodeloop.speculation.sampling import Chance, Distribution, SamplingState
 from decodeloop.types import Knowledge
 
@@ -46,7 +47,7 @@ class DraftRequest:
 class DrafterSetup:
     """What a drafter is built from. `open_runner(spec)` opens a draft model ("layers:24", "int4", a path).
 
-    kv_memory_mb: what the drafter's own KV may take, in MiB.
+    kv_memory_mb: what the drafter's own KV may take, in MiB. lookups: None: those written in Python.
     """
 
     vocab_size: int
@@ -55,6 +56,7 @@ class DrafterSetup:
     max_draft_len: int
     kv_memory_mb: float = 512.0
     open_runner: Callable[[str], Runner] | None = None
+    lookups: Lookups | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

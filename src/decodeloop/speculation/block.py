@@ -60,6 +60,7 @@ class Draft:
 
 
 NO_DRAFT = Draft()
+NO_SCORES: FloatArray = np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class DraftBlock:
     def scores(self) -> Scores:
         """The drafts' confidences. A point mass is decided by its context: about it they know no more than that."""
         values = tuple(
-            np.asarray(draft.confidence or [1.0] * len(draft.tokens), dtype=np.float64) for draft in self.drafts
+            np.asarray(draft.confidence or [1.0] * len(draft.tokens), dtype=np.float64) if draft.tokens else NO_SCORES
+            for draft in self.drafts
         )
         known = [draft.knowledge for draft in self.drafts if draft.q]
         return Scores(values, max(known, default=Knowledge.PREFIX))

@@ -6,7 +6,7 @@ Blumer et al. 1985 (the automaton, online, linear time); the counts and the comm
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 ROOT = 0
@@ -28,7 +28,7 @@ class Context:
 
 
 class SuffixAutomaton:
-    """Of one text or, with `begin_text` between them, of several; nothing matches across texts.
+    """Implements Automaton. Of one text or, with `begin_text` between them, of several; nothing matches across texts.
 
     A state stands for contexts that ended at the same places so far. Reading a token is O(1) amortised in the text's
     length, and O(depth) at worst: counts are kept of contexts of at most `depth` tokens.
@@ -60,13 +60,16 @@ class SuffixAutomaton:
         self._last = ROOT
         self._end = Context()  # the text's last tokens, depth - 1 at most: the longest context whose successor counts
 
-    def read(self, tokens: Iterable[int]) -> None:
+    def read(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._last = self._grow(token)
             self._tally(token)
             self.size += 1
 
     # contexts
+
+    def nowhere(self) -> Context:
+        return Context()
 
     def own_end(self, limit: int) -> Context:
         """The text's longest suffix, up to `limit` tokens, that came before."""

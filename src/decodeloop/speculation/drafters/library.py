@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from decodeloop.speculation.drafters.automaton import SuffixAutomaton
+from decodeloop.speculation.lookup import Automaton
 
 
 @dataclass(slots=True)
 class Shelf:
     """One organization's texts, in two generations: an automaton cannot forget, so the older is dropped whole."""
 
-    recent: SuffixAutomaton
-    older: SuffixAutomaton | None = None
+    recent: Automaton
+    older: Automaton | None = None
 
     @property
     def size(self) -> int:
@@ -24,8 +24,8 @@ class Shelf:
 class Library:
     """At most `capacity` tokens of all organizations' outputs; the least recently used organization's go first."""
 
-    def __init__(self, capacity: int, depth: int) -> None:
-        self._capacity, self._depth = capacity, depth
+    def __init__(self, capacity: int, make: Callable[[], Automaton]) -> None:
+        self._capacity, self._make = capacity, make
         self._shelves: OrderedDict[str, Shelf] = OrderedDict()
 
     @property
@@ -38,16 +38,16 @@ class Library:
         kept = output[max(0, len(output) - generation) :]
         if not kept:
             return
-        shelf = self._shelves.setdefault(organization, Shelf(SuffixAutomaton(self._depth)))
+        shelf = self._shelves.setdefault(organization, Shelf(self._make()))
         self._shelves.move_to_end(organization)
         if shelf.recent.size + len(kept) > generation:
-            shelf.recent, shelf.older = SuffixAutomaton(self._depth), shelf.recent
+            shelf.recent, shelf.older = self._make(), shelf.recent
         shelf.recent.begin_text()
         shelf.recent.read(kept)
         while self.size > self._capacity:
             self._drop()
 
-    def automata(self, organization: str) -> tuple[SuffixAutomaton, ...]:
+    def automata(self, organization: str) -> tuple[Automaton, ...]:
         """What holds the organization's outputs, the most recent first."""
         shelf = self._shelves.get(organization)
         if shelf is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decodeloop.config import read_options
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, DrafterSetup, DraftRequest
 from decodeloop.speculation.drafters.recent import RecentlyUsed
+from decodeloop.speculation.lookup import Ngrams
 
 ENTRY_BYTES = 120  # of a dict entry with its two integers, as CPython lays them out
 
@@ -35,57 +36,56 @@ class NgramDrafter:
     def __init__(self, setup: DrafterSetup) -> None:
         options = read_options(NgramOptions, setup.options, of="drafter ngram")
         token_bits = max(1, (setup.vocab_size - 1).bit_length())
-        self._indices = RecentlyUsed(lambda: SuffixIndex(options, token_bits), 2 * setup.max_sequences)
+        make = SuffixIndex if setup.lookups is None else setup.lookups.ngrams
+        self._indices: RecentlyUsed[Ngrams] = RecentlyUsed(
+            lambda: make(options.max_n, options.min_n, token_bits), 2 * setup.max_sequences
+        )
 
     def propose(self, requests: Sequence[DraftRequest]) -> DraftBlock:
         return DraftBlock(tuple(self._draft(request) for request in requests))
 
     def _draft(self, request: DraftRequest) -> Draft:
         index = self._indices.get(request.sequence_id)
-        index.catch_up(request.tokens)
-        if not index.match_len or not request.draft_len:
+        assert len(request.tokens) >= index.size, "a sequence only grows"
+        index.read(request.tokens[index.size :])
+        match_len = index.match_len
+        if not match_len or not request.draft_len:
             return NO_DRAFT
         tokens = repeat_after(request.tokens, index.match_end, request.draft_len)
-        return Draft(tokens, confidence=succession(index.match_len, len(tokens)), drafter="ngram")
+        return Draft(tokens, confidence=succession(match_len, len(tokens)), drafter="ngram")
 
     def finish(self, sequence_id: int, tokens: Sequence[int], organization: str) -> None:
         self._indices.pop(sequence_id)
 
     def memory_bytes(self) -> Mapping[str, int]:
-        return {"index": sum(index.entries for index in self._indices) * ENTRY_BYTES}
+        return {"index": sum(index.memory_bytes() for index in self._indices)}
 
 
 class SuffixIndex:
-    """Of one sequence: where each n-gram ended last.
+    """Implements Ngrams."""
 
-    match_end: index of the last token of the latest earlier occurrence of the longest known suffix.
-    match_len: for how many tokens the text before `match_end` is known to agree with the suffix; 0: no match.
-    """
-
-    def __init__(self, options: NgramOptions, token_bits: int) -> None:
+    def __init__(self, max_n: int, min_n: int, token_bits: int) -> None:
+        self.size = 0
         self.match_end, self.match_len = -1, 0
-        self._bits, self._seen, self._packed = token_bits, 0, 0
+        self._bits, self._packed = token_bits, 0
         # Tokens are packed into one integer, so a key is the n-gram itself: no collisions to check for.
-        self._levels = [(n, (1 << token_bits * n) - 1) for n in range(options.max_n, options.min_n - 1, -1)]
+        self._levels = [(n, (1 << token_bits * n) - 1) for n in range(max_n, min_n - 1, -1)]
         self._ends: dict[int, dict[int, int]] = {n: {} for n, _ in self._levels}
 
-    @property
-    def entries(self) -> int:
-        return sum(len(ends) for ends in self._ends.values())
+    def memory_bytes(self) -> int:
+        return sum(len(ends) for ends in self._ends.values()) * ENTRY_BYTES
 
-    def catch_up(self, tokens: Sequence[int]) -> None:
-        """Read the tokens that are new since the last call."""
-        assert len(tokens) >= self._seen, "a sequence only grows"
-        for token in tokens[self._seen :]:
+    def read(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
             self._read(token)
 
     def _read(self, token: int) -> None:
-        end = self._seen
-        self._seen += 1
+        end = self.size
+        self.size += 1
         self._packed = (self._packed << self._bits | token) & self._levels[0][1]
         found, length = -1, 0
         for n, mask in self._levels:
-            if n > self._seen:
+            if n > self.size:
                 continue
             ends, key = self._ends[n], self._packed & mask
             if not length:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from decodeloop.config import read_options
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, DrafterSetup, DraftRequest
-from decodeloop.speculation.drafters.automaton import Context, SuffixAutomaton
+from decodeloop.speculation.drafters.automaton import SuffixAutomaton
 from decodeloop.speculation.drafters.library import Library
 from decodeloop.speculation.drafters.ngram import succession
 from decodeloop.speculation.drafters.recent import RecentlyUsed
+from decodeloop.speculation.lookup import Automaton, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class SuffixOptions:
 class Follower:
     """One sequence: its own automaton, and its place in each automaton of the library."""
 
-    own: SuffixAutomaton
+    own: Automaton
     prompt_len: int | None = None
-    places: dict[int, tuple[SuffixAutomaton, Context]] = field(default_factory=dict)  # by id of the automaton
+    places: dict[int, tuple[Automaton, Place]] = field(default_factory=dict)  # by id of the automaton
 
 
 class SuffixDrafter:
@@ -60,8 +61,9 @@ class SuffixDrafter:
         self._options = read_options(SuffixOptions, setup.options, of="drafter suffix")
         self._max_draft_len = setup.max_draft_len
         depth = self._options.max_match + setup.max_draft_len + 1
-        self._library = Library(self._options.library_tokens, depth)
-        self._followers = RecentlyUsed(lambda: Follower(SuffixAutomaton(depth)), 2 * setup.max_sequences)
+        make = SuffixAutomaton if setup.lookups is None else setup.lookups.automaton
+        self._library = Library(self._options.library_tokens, lambda: make(depth))
+        self._followers = RecentlyUsed(lambda: Follower(make(depth)), 2 * setup.max_sequences)
 
     def propose(self, requests: Sequence[DraftRequest]) -> DraftBlock:
         return DraftBlock(tuple(self._draft(request) for request in requests))
@@ -76,7 +78,7 @@ class SuffixDrafter:
         best = max(candidates, key=lambda draft: sum(draft.confidence))  # the sequence's own among equals
         return best if best.tokens else NO_DRAFT
 
-    def _matches(self, follower: Follower, request: DraftRequest) -> list[tuple[SuffixAutomaton, Context]]:
+    def _matches(self, follower: Follower, request: DraftRequest) -> list[tuple[Automaton, Place]]:
         """Where the sequence's end is in its own automaton and in the library's, which catch up first."""
         limit = self._options.max_match
         read = follower.own.size
@@ -85,9 +87,9 @@ class SuffixDrafter:
         follower.own.read(new)
         places = {}
         for automaton in self._library.automata(request.organization):
-            _, context = follower.places.get(id(automaton), (automaton, Context()))
+            _, context = follower.places.get(id(automaton), (automaton, automaton.nowhere()))
             if context.size != automaton.size or len(new) >= limit:  # it may know a longer match by now
-                context, new_to_it = Context(), request.tokens[-limit:]
+                context, new_to_it = automaton.nowhere(), request.tokens[-limit:]
             else:
                 new_to_it = new
             automaton.advance(context, new_to_it, limit)
@@ -95,7 +97,7 @@ class SuffixDrafter:
         follower.places = places
         return [(follower.own, follower.own.own_end(limit)), *places.values()]
 
-    def _run(self, automaton: SuffixAutomaton, context: Context, draft_len: int) -> Draft:
+    def _run(self, automaton: Automaton, context: Place, draft_len: int) -> Draft:
         options, match_len = self._options, context.length
         if match_len < options.min_match:
             return NO_DRAFT

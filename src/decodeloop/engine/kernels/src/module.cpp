@@ -18,6 +18,7 @@
 
 #include "draw.h"
 #include "engine.h"
+#include "lookup_module.h"
 #include "memory.h"
 #include "probe.h"
 
@@ -249,6 +250,7 @@ NB_MODULE(_native, m) {
         .def("measure", &BandwidthProbe::measure, nb::call_guard<nb::gil_scoped_release>());
     bind_weights(m);
     bind_engine(m);
+    bind_lookup(m);
 }
 
 }  // namespace decodeloop
