@@ -150,7 +150,7 @@ def test_no_request_falls_below_plain_by_more_than_its_bound():
 def test_the_loss_of_each_class_is_reported_where_the_bound_is_lifted():
     described = engine("throughput", (EDIT, *(CREATIVE,) * 7)).policy.describe()
     speeds = {entry["class"]: entry["speed"] for entry in described["guard"]["speed_against_plain"]}
-    assert speeds["creative_writing"] < 0.95
+    assert speeds["creative_writing"] < 0.97
     assert speeds["code_edit"] > 1.0
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 
 from decodeloop.engine.intake import Intake
+from decodeloop.engine.kernels.lookup import compiled_lookups
 from decodeloop.engine.kv_cache import KvCache
 from decodeloop.engine.memory import MemoryPlan, plan_memory
-from decodeloop.engine.kernels.lookup import compiled_lookups
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.models.sources import open_checkpoint
 from decodeloop.engine.proposals import Proposers

@@ -43,6 +43,7 @@ from decodeloop.types import (
 )
 
 STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked anew
+STALENESS_STEPS = 16  # after which that is looked at again
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
 PLAIN_TEACHES = 16  # one in so many plain steps is learned from, after
 FIRST_STEPS = 64
@@ -99,7 +100,7 @@ class AdaptivePolicy:
             return plan_of(self._choosing.modest(request, modest) for request in requests)
         self._all_free = self._beliefs.free.issuperset(requests[0].drafters)
         if all(map(is_silent, requests)):
-            self._quiet_ms = self._plain_ms(load, len(requests))
+            self._quiet_ms = self._plain_ms(self._costs, load, len(requests))
             return silent_plan(len(requests))
         tracks = self._beliefs.tracks.of(requests)
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
@@ -256,7 +257,7 @@ class AdaptivePolicy:
 
     def _plain_is_stale(self, step: Step, choices: Sequence[Choice]) -> bool:
         """Long unseen, the plain step that everything is compared with is asked again, if the guard affords it."""
-        if not any(choice.draft_len for choice in choices):
+        if self._seen % STALENESS_STEPS or not any(choice.draft_len for choice in choices):
             return False
         plain_tokens = step.rows + step.load.prefill_tokens
         if step.costs.staleness(plain_tokens, step.load.context_tokens, step.sequences) < STALE_PLAIN_STEPS:
@@ -267,13 +268,11 @@ class AdaptivePolicy:
         self._guard.spend(forgone_ms)
         return True
 
-    def _plain_ms(self, load: Load, rows: int) -> float:
+    def _plain_ms(self, costs: StepCosts, load: Load, rows: int) -> float:
         """Expected, free drafting included."""
-        if self._costs is None:
-            return 0.0
         sequences = max(load.running, rows)
-        ms = self._costs.step_ms(rows + load.prefill_tokens, load.context_tokens, sequences)
-        return ms + self._costs.free_draft_ms(sequences)
+        ms = costs.step_ms(rows + load.prefill_tokens, load.context_tokens, sequences)
+        return ms + costs.free_draft_ms(sequences)
 
     def _predicted(self, step: Step, ms: float) -> float:
         return ms + step.costs.free_draft_ms(step.sequences)

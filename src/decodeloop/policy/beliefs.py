@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from decodeloop.policy.acceptance import LEAST, MOST, AcceptanceModel, Runs
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.drift import DriftMonitor
+from decodeloop.policy.heard import Heard, Proposal
 from decodeloop.policy.slots import Leaves
 from decodeloop.policy.tracks import Affinity, Track, Tracks
 from decodeloop.types import DecodeRequest, FloatArray, IntArray, StepRecord, StepRow
@@ -19,7 +21,7 @@ Confidence = Sequence[float] | FloatArray
 FLUSH = 256  # drafts that are learned from together, once there is a record
 FIRST_FLUSH = 4
 FEW = 4  # drafts that are sooner calibrated one by one than as arrays
-SAMPLED_ROWS = 8  # of a step: enough to learn from, however many requests run
+SAMPLED_ROWS = 4  # of a step: enough to learn from, however many requests run
 CLASS_KEPT = 1.0 - 1.0 / 256.0  # of the class's rewards, a draft
 PRIOR_STEPS = 4.0  # that the class's record counts for beside a request's own, and survival beside the class's
 CHANGED = 0.9  # of the record that is dropped when a class has changed
@@ -41,27 +43,6 @@ class _Play:
     label: _Label
     confidence: Sequence[float]
     own: float
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What a free drafter has said for a request of the step. said: survival by its word."""
-
-    row: int
-    request: DecodeRequest
-    track: Track
-    drafter: str
-    said: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """proposals: P of them. first: survival of their first tokens. survival: [P, K], 0 where first < worth."""
-
-    proposals: Sequence[Proposal]
-    worth: float
-    first: Sequence[float]
-    survival: FloatArray
 
 
 class Beliefs:
@@ -138,16 +119,16 @@ class Beliefs:
             said = [confidences[i][: self.max_draft_len] for i in rows]
             drafted = self._positions < np.array([len(values) for values in said])[:, None]
             confidence = np.ones(drafted.shape)
-            confidence[drafted] = np.concatenate(said)
+            confidence[drafted] = list(chain.from_iterable(said))
             conditional = self._calibrator.at(leaves).cautious(featurise(confidence, standing))
             likely = np.minimum(np.maximum(conditional, LEAST), MOST)
-            survival[rows] = np.cumprod(likely, axis=1) * drafted
+            survival[rows] = np.multiply.accumulate(likely, axis=1) * drafted
         return survival
 
-    def heard(self, proposals: Sequence[Proposal], worth: float) -> Heard:
-        """What the proposals are to be believed; of a few, what comes after first tokens not worth a look isn't asked."""
-        pairs = [(proposal.request, proposal.track) for proposal in proposals]
-        played = self.played(pairs, [proposal.drafter for proposal in proposals])
+    def heard(self, step: Sequence[tuple[DecodeRequest, Track]], proposals: Sequence[Proposal], worth: float) -> Heard:
+        """What proposals for requests of the step are to be believed. Of a few, nothing is asked behind first tokens
+        that aren't worth a look."""
+        played = self.played([step[p.row] for p in proposals], [p.drafter for p in proposals])
         said: list[Sequence[float]] = [proposal.said for proposal in proposals]
         if len(proposals) > FEW:
             survival = self.calibrated(played, said)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from decodeloop.policy import PolicySettings
-from decodeloop.policy.beliefs import Beliefs, Heard, Proposal
+from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.guard import Guard, Stand
+from decodeloop.policy.heard import Heard, Proposal
 from decodeloop.policy.hedge import Draw
 from decodeloop.policy.overrides import SILENCE, Choice, choose, is_silent, override
 from decodeloop.policy.sizing import Step
@@ -28,16 +29,6 @@ class Chosen:
 
     choices: list[Choice]
     survival: FloatArray | None
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """Drafters that a request could play. spoken: those with a proposal worth a look, and which of the step's proposals
-    that is. silent: those not asked yet."""
-
-    row: int
-    spoken: Mapping[str, int]
-    silent: Sequence[str]
 
 
 class Choosing:
@@ -63,10 +54,15 @@ class Choosing:
         rows = [row for row, choice in enumerate(choices) if choice.draft_len and choice.reason is not Reason.FORCED]
         if not rows:
             return Chosen(choices, None)
-        proposed = self._proposed(step, rows)
-        heard = self._beliefs.heard(proposed, 0.0 if self._turn % LISTEN == 0 else self._worth(step))
-        contests = self._contests(step, choices, rows, heard)
-        return Chosen(choices, self._decide(step, choices, contests, heard.survival) if contests else None)
+        heard = self._heard(step, rows)
+        played, all_heard = self._settle(step, choices, rows, heard)
+        if not all_heard or any(choice.reason is Reason.FORCED for choice in choices):
+            return Chosen(choices, None)
+        survival = np.zeros((step.rows, self._beliefs.max_draft_len))
+        survival[list(played)] = heard.survival[list(played.values())]
+        for row in played:
+            survival[row, choices[row].draft_len :] = 0.0
+        return Chosen(choices, survival)
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
@@ -108,9 +104,9 @@ class Choosing:
             return Choice(0, None, Reason.OFF_COST)
         return choice
 
-    def _proposed(self, step: Step, rows: Sequence[int]) -> list[Proposal]:
+    def _heard(self, step: Step, rows: Sequence[int]) -> Heard:
         """What may be played for these requests of what was said."""
-        found = []
+        proposed = []
         for row in rows:
             request = step.requests[row]
             for name in self._candidates(request):
@@ -118,28 +114,39 @@ class Choosing:
                 if said is not None:
                     self._beliefs.free.add(name)
                 if said:
-                    found.append(Proposal(row, request, step.tracks[row], name, said))
-        return found
+                    proposed.append(Proposal(row, name, said))
+        return self._beliefs.heard(step.pairs, proposed, 0.0 if self._turn % LISTEN == 0 else self._worth(step))
 
-    def _contests(self, step: Step, choices: list[Choice], rows: Sequence[int], heard: Heard) -> list[Contest]:
-        """Who could play for whom; who has nobody worth it is settled in `choices`."""
-        spoken: dict[int, dict[str, int]] = {row: {} for row in rows}
-        likeliest: dict[int, float] = {}
-        for place, (proposal, first) in enumerate(zip(heard.proposals, heard.first, strict=True)):
-            likeliest[proposal.row] = max(first, likeliest.get(proposal.row, 0.0))
-            if first >= heard.worth:
-                spoken[proposal.row][proposal.drafter] = place
-        contests = []
-        for row, own in spoken.items():
+    def _settle(
+        self, step: Step, choices: list[Choice], rows: Sequence[int], heard: Heard
+    ) -> tuple[dict[int, int], bool]:
+        """Settle in `choices` who drafts for `rows`. Returns row -> the proposal that is played, and whether all that
+        is played has been proposed already."""
+        best, value, likeliest = heard.best(), heard.value, heard.likeliest()
+        played, all_heard = {}, True
+        for row in rows:
             request = step.requests[row]
             silent = [name for name in self._candidates(request) if name not in request.proposals]
-            if own or silent:
-                contests.append(Contest(row, own, silent))
-            elif row in likeliest:
-                choices[row] = Choice(0, None, self.why_not(step, likeliest[row]))
+            name = None
+            if silent:
+                own = heard.worthy(row)
+                name = self._pick(step, row, {drafter: value[place] for drafter, place in own.items()}, silent)
+                place = own.get(name)
             else:
-                choices[row] = SILENCE
-        return contests
+                place = best.get(row)
+            if place is not None:
+                played[row], proposal = place, heard.proposals[place]
+                length = min(choices[row].draft_len, len(proposal.said))
+                choices[row] = Choice(length, proposal.drafter, choices[row].reason)
+            elif name is not None:
+                choices[row], all_heard = replace(choices[row], drafter=name), False
+            else:
+                choices[row] = self._unheard(step, likeliest.get(row))
+        return played, all_heard
+
+    def _unheard(self, step: Step, likeliest: float | None) -> Choice:
+        """Nothing was said that is worth it. likeliest: survival of the likeliest first token; None: there is none."""
+        return SILENCE if likeliest is None else Choice(0, None, self.why_not(step, likeliest))
 
     def _worth(self, step: Step) -> float:
         """step.least_worth, which hardly changes from step to step."""
@@ -148,29 +155,6 @@ class Choosing:
         if key not in self._worths:
             self._worths[key] = step.least_worth
         return self._worths[key] / step.heaviest
-
-    def _decide(
-        self, step: Step, choices: list[Choice], contests: Sequence[Contest], foreseen: FloatArray
-    ) -> FloatArray | None:
-        """Settle the contests in `choices`; returns the survival of what is played where all of it is known.
-
-        foreseen: [P, K] of the step's proposals.
-        """
-        value = foreseen.sum(axis=1).tolist()
-        survival = np.zeros((step.rows, self._beliefs.max_draft_len))
-        known = not any(choice.reason is Reason.FORCED for choice in choices)
-        for contest in contests:
-            row = contest.row
-            rewards = {name: value[place] for name, place in contest.spoken.items()}
-            name = self._pick(step, row, rewards, contest.silent)
-            said = step.requests[row].proposals.get(name)
-            if said is None:
-                choices[row], known = replace(choices[row], drafter=name), False
-                continue
-            length = min(choices[row].draft_len, len(said))
-            choices[row] = Choice(length, name, choices[row].reason)
-            survival[row, :length] = foreseen[contest.spoken[name], :length]
-        return survival if known else None
 
     def _pick(self, step: Step, row: int, rewards: dict[str, float], silent: Sequence[str]) -> str:
         """The best of those heard, unless there are others: then by Hedge, which those not heard enter by their record.

@@ -84,7 +84,9 @@ class CostSurface:
         self._floor_ms = plain_ms / 20
         self._rest = OnlineLinear([0.0] * 3, [plain_ms / 4, plain_ms / 4, plain_ms / 16], plain_ms / 50)
         a_draft_ms = SPECULATING * plain_ms / 8
-        self._speculating = OnlineLinear([SPECULATING * plain_ms, a_draft_ms], [plain_ms / 4, a_draft_ms], plain_ms / 20)
+        self._speculating = OnlineLinear(
+            [SPECULATING * plain_ms, a_draft_ms], [plain_ms / 4, a_draft_ms], plain_ms / 20
+        )
         self._drafts = DraftCosts(draft_samples, plain_ms)
         self._drift = 0.0
         self._regions: dict[tuple[int, int], Region] = {}

@@ -63,7 +63,9 @@ class PaidDrafting:
                     else choice
                     for i, choice in enumerate(choices)
                 ]
-        undrafted = depth_scores(items, paid, step.ms(drafted, drafts_of(survival)), np.zeros(depths + 1), terms.objective)
+        undrafted = depth_scores(
+            items, paid, step.ms(drafted, drafts_of(survival)), np.zeros(depths + 1), terms.objective
+        )
         costly = bool(undrafted.max() > plain.score * (1.0 + 1e-9))
         return [_for_its_cost(choice) if costly and i in rows else choice for i, choice in enumerate(without)]
 

@@ -101,7 +101,9 @@ class Step:
 
     def terms(self, items: Items, drafted: int) -> Terms:
         def rate(weights: FloatArray | None) -> float:
-            return allocate(replace(items, weights=weights), self._step_ms(self.rows, drafted, drafts_of(items.survival))).score
+            return allocate(
+                replace(items, weights=weights), self._step_ms(self.rows, drafted, drafts_of(items.survival))
+            ).score
 
         return self.aim.terms(self.requests, self.tracks, Market(rate, self.load.prefill_tokens > 0))
 
