@@ -1,12 +1,14 @@
 """What routing brings: all classes mixed on one engine with two pools, the router on and off.
 
-python benchmarks/routing.py [--blocks 12] [--load 8] [--tokens 48] [--each 4] [--minutes 8] [--gains JSON] [--json]
+python benchmarks/routing.py [--blocks 12] [--load 8] [--tokens 48] [--each 4] [--rounds 1] [--minutes 8]
+    [--gains JSON] [--json]
 
 One engine serves two pools: `speculative` (always drafts) and `plain`. First each class is measured in both, which
 gives the pools their `gains`; then mixed traffic is sent in mirrored blocks, with the router choosing and with all
 of it going to `speculative`, as an engine with one static setting does. Cost is machine time: each request's share of
 its steps, as the engine attributes it. Intervals: paired by block, 95 %, both figures together; the p99 is each block's
-own, between its two slowest requests, so that a block's weather falls out of the ratio.
+own, so that a block's weather falls out of the ratio. A turn asks its prompts --rounds times; at a high load there
+should be several requests for each place of it, since the last ones of a turn run in an emptying engine.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +128,9 @@ def measure_gains(url: str, prompts: Sequence[Mapping[str, str]], load: int, tok
     for name, own in by_class(prompts).items():
         ratios = []
         for _ in range(GAIN_ROUNDS):
-            plain = asyncio.run(turn(url, own[:load], load, tokens, "plain"))
-            drafted = asyncio.run(turn(url, own[:load], load, tokens, "speculative"))
+            asked = list(islice(cycle(own), max(load, len(own))))
+            plain = asyncio.run(turn(url, asked, load, tokens, "plain"))
+            drafted = asyncio.run(turn(url, asked, load, tokens, "speculative"))
             ratios.append(per_token_ms(plain) / per_token_ms(drafted))
         gains[name] = [[load, round(statistics.median(ratios), 3)]]
         print(f"gain of {name} at load {load}: {gains[name][0][1]}", file=sys.stderr)
@@ -173,6 +177,7 @@ def main() -> None:
     parser.add_argument("--load", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--each", type=int, default=4, help="prompts of each class in a turn")
+    parser.add_argument("--rounds", type=int, default=1, help="how often a turn asks them")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no further block is begun")
     parser.add_argument("--gains", type=json.loads, help="as an earlier run measured them; else they are measured")
     parser.add_argument("--json", action="store_true")
@@ -180,8 +185,8 @@ def main() -> None:
     until_s = time.monotonic() + 60.0 * options.minutes
     everything = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
     classes = by_class(everything)
-    measured = [prompt for own in classes.values() for prompt in own[: options.load]]
-    mixed = [own[options.load + place] for place in range(options.each) for own in classes.values()]
+    measured = [prompt for own in classes.values() for prompt in own[: -options.each][: options.load]]
+    mixed = [own[place - options.each] for place in range(options.each) for own in classes.values()] * options.rounds
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         gains = options.gains

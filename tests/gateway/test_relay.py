@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import orjson
 import pytest
@@ -284,5 +285,28 @@ def test_a_number_that_nobody_can_read_is_refused(field):
             got = await call(app, "POST", CHAT, chat(**{field: huge.get(field, {"n": 2**70})}))
             assert (got.status, server.bodies) == (400, [])
             assert "64 bits" in got.json()["error"]["message"]
+
+    asyncio.run(run())
+
+
+def test_having_no_connection_left_is_not_the_servers_fault(monkeypatch):
+    async def full(*args, **more):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def run() -> None:
+        breaker = BreakerSettings(faults_in_a_row=1)
+        async with gateway_before(Elsewhere(answers()), breaker=breaker, remote={"poll_s": 0.01}) as app:
+            client = app.fleet.upstreams["a"]._client
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio.get_running_loop(), "create_connection", full)
+                while client._idle:
+                    client._idle.popleft().abort()
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.05)  # it is looked for meanwhile
+                for _ in range(3):
+                    got = await call(app, "POST", CHAT, chat())
+                    assert (got.status, got.json()["error"]["code"]) == (503, "server_busy")
+                assert app.fleet.members["a"].breaker.state == "closed"
+            assert (await call(app, "POST", CHAT, chat())).status == 200
 
     asyncio.run(run())

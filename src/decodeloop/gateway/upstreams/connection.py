@@ -8,7 +8,7 @@ from typing import Any
 
 import httptools
 
-__all__ = ["Broken", "Connection", "Take"]
+__all__ = ["Broken", "Connection", "NoRoom", "Take"]
 
 HIGH_WATER_BYTES = 2**18  # of an answer that nobody reads; more stays in the socket
 MAX_HEAD_BYTES = 2**16
@@ -19,6 +19,10 @@ Take = Callable[[bytes], Coroutine[Any, Any, bool] | None]
 
 class Broken(Exception):
     """No answer, or no end of one: the server can't be reached, is silent, closed, or speaks something else."""
+
+
+class NoRoom(Broken):
+    """This process has no file descriptor left: no fault of the server's."""
 
 
 class Connection(asyncio.Protocol):

@@ -7,15 +7,16 @@ happen between a gateway and its servers.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from decodeloop.gateway.upstreams.connection import Broken, Connection, Take
+from decodeloop.gateway.upstreams.connection import Broken, Connection, NoRoom, Take
 
-__all__ = ["Answer", "Broken", "HttpClient", "Take"]
+__all__ = ["Answer", "Broken", "HttpClient", "NoRoom", "Take"]
 
 
 class HttpClient:
@@ -99,7 +100,8 @@ class HttpClient:
         except ssl.SSLCertVerificationError as error:
             raise Broken("its certificate is not accepted") from error
         except (OSError, TimeoutError) as error:
-            raise Broken(type(error).__name__) from error
+            is_full = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+            raise (NoRoom if is_full else Broken)(type(error).__name__) from error
         return made[1]
 
     def _release(self, connection: Connection) -> None:

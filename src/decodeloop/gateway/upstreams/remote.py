@@ -16,10 +16,10 @@ import orjson
 from decodeloop.gateway.losslessness import SILENT, Told
 from decodeloop.gateway.upstreams import ModelCard, UpstreamFailed
 from decodeloop.gateway.upstreams.dialects import DIALECTS, Gauges
-from decodeloop.gateway.upstreams.http import Answer, Broken, HttpClient, Take
+from decodeloop.gateway.upstreams.http import Answer, Broken, HttpClient, NoRoom, Take
 from decodeloop.gateway.upstreams.regimes import told_by
 from decodeloop.gateway.wire.body import dumped
-from decodeloop.types import Load
+from decodeloop.types import Load, RequestRefused
 
 __all__ = ["RemoteSettings", "RemoteUpstream", "read_gauges"]
 
@@ -151,6 +151,8 @@ class RemoteUpstream:
             listed = await self._get("/v1/models")
             self._seen.cards = self._cards(orjson.loads(listed))
             answers = True
+        except NoRoom:
+            return  # it is as it was
         except (Broken, TimeoutError, ValueError) as error:
             self._seen.failures += 1
             answers = False
@@ -234,6 +236,10 @@ class _Asking:
     async def __aenter__(self) -> RemoteAnswer:
         try:
             self._answer = RemoteAnswer(self._name, await self._client.post(*self._request))
+        except NoRoom:
+            raise RequestRefused(
+                "the gateway has no connection left; try again soon", status=503, code="server_busy"
+            ) from None
         except Broken as error:
             raise UpstreamFailed(f"upstream {self._name} can't be reached ({error})") from error
         return self._answer
