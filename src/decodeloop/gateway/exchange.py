@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -15,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from decodeloop.gateway.admission import Aliased
 from decodeloop.gateway.client import CLIENT, Client
 from decodeloop.gateway.errors import error_body
+from decodeloop.gateway.ids import random_id
 from decodeloop.gateway.settings import Limits
 from decodeloop.gateway.store import Idempotency
 from decodeloop.gateway.tasks import watched
@@ -53,7 +53,7 @@ class Exchange:
         self.told: list[tuple[bytes, bytes]] = []  # headers that the response will have, whatever it is
         asked = self.header("x-request-id")
         is_usable = asked is not None and _REQUEST_ID.fullmatch(asked) is not None
-        self.request_id = asked if asked is not None and is_usable else os.urandom(16).hex()
+        self.request_id = asked if asked is not None and is_usable else random_id()
 
     @property
     def method(self) -> str:

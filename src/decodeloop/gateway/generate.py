@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -16,6 +15,7 @@ from decodeloop.gateway.claims import Claim, claim_of_call, claim_of_envelope
 from decodeloop.gateway.exchange import Exchange
 from decodeloop.gateway.fleet import Asked, Fleet
 from decodeloop.gateway.identity import Authenticator
+from decodeloop.gateway.ids import random_id
 from decodeloop.gateway.meter import Meter, RequestMeter
 from decodeloop.gateway.pools import Lease
 from decodeloop.gateway.relay import Relay
@@ -83,7 +83,7 @@ class Generate:
         with self.admission.admitted():
             raw = await exchange.read_json(self.settings.limits)
             arrival = Arrival(
-                id=self.api.id_prefix + os.urandom(16).hex(),
+                id=self.api.id_prefix + random_id(),
                 default_model=self.fleet.default_model(),
                 identity=identity,
                 slo=slo_of(exchange),

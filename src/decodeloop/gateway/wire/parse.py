@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import getrandbits
 
 from msgspec import Struct
 
@@ -155,7 +155,7 @@ def _call(
 
 def _request_maker(body: GenerationBody, arrival: Arrival, params: SamplingParams) -> Callable[[str, Prompt], Request]:
     asked = body.decodeloop or SpeculationBody()
-    seed = secrets.randbits(SEED_BITS) if body.seed == -1 else body.seed
+    seed = getrandbits(SEED_BITS) if body.seed == -1 else body.seed
     speculation, request_class, priority = speculation_of(asked), class_of(asked), priority_of(asked)
 
     def make(id: str, prompt: Prompt) -> Request:
