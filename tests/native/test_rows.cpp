@@ -72,9 +72,9 @@ void test_quantise(const Kernels& kernels) {
             sum += q;
         }
         check_near(set.scale[place], largest / 127, 1e-7, name + " scale");
-        check(set.sum[place] == sum, name + " sum");
+        check(set.bias[place] == -128 * sum, name + " bias");
         check_near(set.scaled_sum[place], sum * double{set.scale[place]}, 1e-5, name + " scaled sum");
-        check(set.scale[zeros] == 0 && set.sum[zeros] == 0 && set.int8[zeros * kGroup] == 0, name + " of zeros");
+        check(set.scale[zeros] == 0 && set.bias[zeros] == 0 && set.int8[zeros * kGroup] == 0, name + " of zeros");
     }
 }
 

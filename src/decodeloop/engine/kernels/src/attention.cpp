@@ -180,16 +180,17 @@ void Attention::clear_states(const Place& place, const Group& group) const {
         states[row * state_stride_ + head_dim_] = -std::numeric_limits<float>::infinity();
 }
 
-void Attention::finish(const Place& place, const Group& group, const RowSet& out) const {
+void Attention::finish(const Place& place, const Group& group, const RowSet& out, const Finished& finished) const {
     for (int64_t row = 0; row < rows(group); ++row) {
         const int64_t token = token_at(group.first_token + row / repeat_);
         const int64_t head = group.kv_head * repeat_ + row % repeat_;
         kernels_->normalise(place.scratch.states + row * state_stride_, shape_.head_dim, head_dim_,
                             out.f32 + token * out.stride + head * shape_.head_dim);
+        finished(token, head);
     }
 }
 
-void Attention::run(int index, int thread, int64_t layer, const RowSet& out) {
+void Attention::run(int index, int thread, int64_t layer, const RowSet& out, const Finished& finished) {
     const bool window = shape_.has_window(layer);
     Plan& plan = plans_[window];
     const Item& item = plan.items[static_cast<size_t>(index)];
@@ -201,7 +202,7 @@ void Attention::run(int index, int thread, int64_t layer, const RowSet& out) {
             attend_chunk(place, group, chunk, place.scratch.partials);
             fold_chunk(place, group, chunk, place.scratch.partials);
         }
-        return finish(place, group, out);
+        return finish(place, group, out, finished);
     }
     float* partials = reinterpret_cast<float*>(partials_.data()) + group.partials;
     const int64_t chunk_floats = rows(group) * state_stride_;
@@ -213,7 +214,7 @@ void Attention::run(int index, int thread, int64_t layer, const RowSet& out) {
     clear_states(place, group);
     for (int64_t chunk = group.first_chunk; chunk < group.end_chunk; ++chunk)
         fold_chunk(place, group, chunk, partials + (chunk - group.first_chunk) * chunk_floats);
-    finish(place, group, out);
+    finish(place, group, out, finished);
 }
 
 }  // namespace decodeloop

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,14 +23,17 @@ class Attention {
 public:
     Attention(const Shape& shape, const Kernels* kernels, const KvPool& kv);
 
+    using Finished = std::function<void(int64_t token, int64_t head)>;
+
     // Lay out the work of `batch`, which must outlive the step.
     void plan(const Batch& batch, int threads);
 
     int items(bool window) const { return static_cast<int>(plans_[window].items.size()); }
     // Where the scaled and rotated query of a token's head goes: [head_dim padded], zeros beyond head_dim.
     float* query(int64_t token, int64_t head);
-    // Do one item; the item that completes a group puts its rows' results into out, row token, from head * head_dim on.
-    void run(int item, int thread, int64_t layer, const RowSet& out);
+    // Do one item; the item that completes a group puts its rows' results into out, row token, from head * head_dim on,
+    // and says so of each.
+    void run(int item, int thread, int64_t layer, const RowSet& out, const Finished& finished);
 
 private:
     struct Group {  // a run of one slot's tokens, for one key head
@@ -69,7 +73,7 @@ private:
                      const char** blocks) const;
     void fold_chunk(const Place& place, const Group& group, int64_t chunk, const float* partials) const;
     void clear_states(const Place& place, const Group& group) const;
-    void finish(const Place& place, const Group& group, const RowSet& out) const;
+    void finish(const Place& place, const Group& group, const RowSet& out, const Finished& finished) const;
     Scratch scratch(int thread) const;
     int64_t token_at(int64_t sorted) const { return order_[static_cast<size_t>(sorted)]; }
     int64_t position_at(int64_t sorted) const { return batch_->positions[token_at(sorted)]; }

@@ -15,8 +15,8 @@ enum class RowKind { F32, BF16, Int8, Int16 };
 constexpr int kRowKinds = 4;
 
 // Input rows of matrix products, zero beyond their width. f32 and bf16: [rows][stride]. Int8 rows lie group by group, as
-// products take them: [groups][capacity][32] integers, and [groups][capacity] scales, sums of a group's integers, and
-// products of the two. Int16 rows lie likewise, in each four of them the even ones first; they have scales of their own.
+// products take them: [groups][capacity][32] integers, and [groups][capacity] scales, sums of a group's integers times
+// their scale (scaled_sum) and times -128 (bias). Int16 rows lie likewise, in each four of them the even ones first; they have scales of their own.
 struct RowSet {
     int64_t stride = 0;
     int64_t capacity = 0;  // in rows
@@ -27,7 +27,7 @@ struct RowSet {
     float* scale = nullptr;
     float* scale16 = nullptr;
     float* scaled_sum = nullptr;
-    int32_t* sum = nullptr;
+    int32_t* bias = nullptr;
 
     int64_t place(int64_t row, int64_t group) const { return group * capacity + row; }
 };

@@ -37,7 +37,7 @@ public:
         set_.scale = reinterpret_cast<float*>(take(groups * 4));
         set_.scale16 = reinterpret_cast<float*>(take(groups * 4));
         set_.scaled_sum = reinterpret_cast<float*>(take(groups * 4));
-        set_.sum = reinterpret_cast<int32_t*>(take(groups * 4));
+        set_.bias = reinterpret_cast<int32_t*>(take(groups * 4));
         set_.int8 = reinterpret_cast<int8_t*>(take(count));
     }
 

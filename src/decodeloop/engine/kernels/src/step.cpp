@@ -162,15 +162,25 @@ void Step::attention_block(int thread, int64_t layer) {
     team_.share(thread, static_cast<int>(tokens * shape_.kv_heads), [&](int unit) {
         place_heads(thread, layer, unit / shape_.kv_heads, unit % shape_.kv_heads);
     });
-    team_.share(thread, attention_.items(shape_.has_window(layer)),
-                [&](int item) { attention_.run(item, thread, layer, attended_.set()); });
-    if (kernels_->row_kind[static_cast<int>(w.o.format())] != RowKind::F32)
-        team_.share(thread, static_cast<int>(tokens), [&](int token) {
-            prepare_for(attended_.set(), token, 0, attended_.set().stride / kGroup, {&w.o});
-        });
+    attend(thread, layer, w.o);
     lap(thread, Section::Attention);
     add_branch(thread, w.o, w.o_bias, attended_.set(), w.post_attn_norm, w.gate);
     lap(thread, Section::Output);
+}
+
+// Attention's results, in the kind that `reader` wants: made of each head when it is done, if a head is whole groups.
+void Step::attend(int thread, int64_t layer, const Matrix& reader) {
+    const RowSet& out = attended_.set();
+    const int64_t head_groups = shape_.head_dim / kGroup;
+    const bool whole = shape_.head_dim % kGroup == 0;
+    const Attention::Finished finished = [&](int64_t token, int64_t head) {
+        if (whole) prepare_for(out, token, head * head_groups, (head + 1) * head_groups, {&reader});
+    };
+    team_.share(thread, attention_.items(shape_.has_window(layer)),
+                [&](int item) { attention_.run(item, thread, layer, out, finished); });
+    if (whole || kernels_->row_kind[static_cast<int>(reader.format())] == RowKind::F32) return;
+    team_.share(thread, static_cast<int>(batch_->tokens),
+                [&](int token) { prepare_for(out, token, 0, out.stride / kGroup, {&reader}); });
 }
 
 // The heads of one token that share a key head: queries go to attention, keys and values to the cache.

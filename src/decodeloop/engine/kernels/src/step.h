@@ -53,6 +53,7 @@ private:
     void work(int thread);
     void embed(int thread);
     void attention_block(int thread, int64_t layer);
+    void attend(int thread, int64_t layer, const Matrix& reader);
     void mlp_block(int thread, int64_t layer, const Matrix& next);
     void head(int thread);
     void head_unit(int thread, int unit, const RowSet& x);

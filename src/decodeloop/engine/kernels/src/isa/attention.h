@@ -37,21 +37,51 @@ static inline void prefetch_lines(const char* from, int64_t bytes) {
     for (int64_t line = 0; line < bytes; line += 64) S::prefetch(from + line);
 }
 
-// q . k for kRows rows and the 16 positions of a block.
-template <class S, class W, int kRows>
-static void score_block(const typename W::Input* q, int64_t head_dim, const char* keys, float* scores) {
+// How many vectors of 16 sums a tile of rows takes at once: enough to keep the multipliers busy.
+template <class S>
+static constexpr int at_once(int rows, int most) {
     constexpr int kVectors = kBlockTokens / S::kLanes;
-    typename S::F acc[kRows][kVectors];
+    int count = 1;
+    while (count < most && 2 * count * kVectors * (rows + 1) < S::kRegisters) count *= 2;
+    return count;
+}
+
+template <class W, int kStep, int kBlocks, int kVectors, int kRows, class F>
+static inline __attribute__((always_inline)) void score_step(F (&acc)[kRows][kBlocks * kVectors],
+                                                             const char* const* keys, int64_t at,
+                                                             const typename W::Input* q, int64_t stride) {
+    F weight[kBlocks * kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kBlocks * kVectors; ++v)
+        weight[v] = W::template weight<kStep>(keys[v / kVectors] + at + v % kVectors * W::kVectorBytes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+        const F input = W::template input<kStep>(q + r * stride);
+#pragma GCC unroll 16
+        for (int v = 0; v < kBlocks * kVectors; ++v) acc[r][v] = W::mac(acc[r][v], weight[v], input);
+    }
+}
+
+// q . k for kRows rows and the positions of kBlocks blocks.
+template <class S, class W, int kRows, int kBlocks>
+static void score_blocks(const typename W::Input* q, int64_t head_dim, const char* const* blocks, float* scores) {
+    constexpr int kVectors = kBlockTokens / S::kLanes;
+    typename S::F acc[kRows][kBlocks * kVectors];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc[r][v] = S::zero();
-    for (int64_t d = 0; d < head_dim; d += W::kInputs, keys += kBlockTokens * kLaneBytes)
-        steps<S, W, kRows, kVectors>(acc, keys, q + d, head_dim);
+#pragma GCC unroll 16
+        for (int v = 0; v < kBlocks * kVectors; ++v) acc[r][v] = S::zero();
+    const char* keys[kBlocks];
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) keys[b] = blocks[b];
+    for (int64_t d = 0, at = 0; d < head_dim; d += W::kInputs, at += kBlockTokens * kLaneBytes) {
+        score_step<W, 0, kBlocks, kVectors, kRows>(acc, keys, at, q + d, head_dim);
+        if constexpr (W::kSteps == 2) score_step<W, 1, kBlocks, kVectors, kRows>(acc, keys, at, q + d, head_dim);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) S::store(scores + r * kChunk + v * S::kLanes, acc[r][v]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kBlocks * kVectors; ++v) S::store(scores + r * kChunk + v * S::kLanes, acc[r][v]);
 }
 
 // Blocks [from, to) for a.rows rows; brings their values, and the keys that follow, into the cache.
@@ -59,21 +89,21 @@ template <class S, class W, int kRows>
 static void score_rows(const AttentionArgs& a, const typename W::Input* q, int64_t from, int64_t to, float* scores) {
     if constexpr (kRows > 1)
         if (a.rows < kRows) return score_rows<S, W, kRows - 1>(a, q, from, to, scores);
+    constexpr int kBlocks = at_once<S>(kRows, 8);
     const int64_t key_bytes = kBlockTokens / W::kInputs * kLaneBytes * a.head_dim;
-    for (int64_t b = from; b < to; ++b) {
+    const auto prefetch = [&](int64_t b) {
         prefetch_lines<S>(a.blocks[b] + key_bytes, key_bytes);
-        if (b + 1 < to) prefetch_lines<S>(a.blocks[b + 1], key_bytes);
-        score_block<S, W, kRows>(q, a.head_dim, a.blocks[b], scores + b * kBlockTokens);
+        if (b + kBlocks < to) prefetch_lines<S>(a.blocks[b + kBlocks], key_bytes);
+    };
+    int64_t b = from;
+    for (; b + kBlocks <= to; b += kBlocks) {
+        for (int i = 0; i < kBlocks; ++i) prefetch(b + i);
+        score_blocks<S, W, kRows, kBlocks>(q, a.head_dim, a.blocks + b, scores + b * kBlockTokens);
     }
-}
-
-// How many strips of 16 dimensions a tile of rows weighs at once: enough sums to keep the multipliers busy.
-template <class S>
-static constexpr int strips_at_once(int rows) {
-    constexpr int kVectors = kBlockTokens / S::kLanes;
-    int count = 1;
-    while (count < 4 && 2 * count * kVectors * (rows + 1) < S::kRegisters) count *= 2;
-    return count;
+    for (; b < to; ++b) {
+        prefetch(b);
+        score_blocks<S, W, kRows, 1>(q, a.head_dim, a.blocks + b, scores + b * kBlockTokens);
+    }
 }
 
 // partials += weights . values over positions [from, to), for kRows rows and kStrips strips of 16 dimensions. At an odd
@@ -119,7 +149,7 @@ static void weigh_rows(int rows, const AttentionArgs& a, const typename W::Input
     if (from >= to) return;
     if constexpr (kRows > 1)
         if (rows < kRows) return weigh_rows<S, W, kRows - 1>(rows, a, weights, from, to, partials);
-    constexpr int kStrips = strips_at_once<S>(kRows);
+    constexpr int kStrips = at_once<S>(kRows, 4);
     const int64_t strips = a.head_dim / kBlockTokens;
     int64_t strip = 0;
     for (; strip + kStrips <= strips; strip += kStrips)

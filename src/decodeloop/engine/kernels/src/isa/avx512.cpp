@@ -1,3 +1,4 @@
+#include "groups_avx512.h"
 #include "simd_avx512.h"
 #include "table.h"
 
@@ -19,7 +20,13 @@ bool machine_has_it() {
 
 const Kernels* kernels_avx512() {
     if (!machine_has_it()) return nullptr;
-    static const Kernels kernels = table<avx512::Simd>("avx512");
+    static const Kernels kernels = [] {
+        Kernels k = table<avx512::Simd>("avx512");
+        k.matmul[static_cast<int>(Format::Int8)] = avx512::group_matmul<Format::Int8>;
+        k.matmul[static_cast<int>(Format::Int4)] = avx512::group_matmul<Format::Int4>;
+        k.matmul[static_cast<int>(Format::Int4Symmetric)] = avx512::group_matmul<Format::Int4Symmetric>;
+        return k;
+    }();
     return &kernels;
 }
 

@@ -14,8 +14,10 @@ template <class S>
 struct Tiling {
     static constexpr int kUnitVectors = kUnit / S::kLanes;
     static constexpr int kMaxRows = (S::kRegisters - 1) / 2 - 1;
-    // One sum a row, weights, a mask, an input and a product. More than 15 rows gain nothing.
-    static constexpr int kMaxGroupRows = S::kRegisters - 4 < 15 ? S::kRegisters - 4 : 15;
+    // Fewer rows read a plain stream, which the hardware foresees better than instructions can.
+    static constexpr int kFewestPrefetching = S::kRegisters > 16 ? 5 : 2;
+    // One sum a row, weights, a mask, an input and a product.
+    static constexpr int kMaxGroupRows = S::kRegisters - 4;
 
     // Accumulators, a weight for each column of them, and one input have to fit in the registers.
     static constexpr int vectors(int rows) {
@@ -87,6 +89,7 @@ static void float_tile(const MatmulArgs& a, int64_t row) {
     constexpr int kVectors = Tiling<S>::vectors(kRows);
     constexpr int kPasses = Tiling<S>::kUnitVectors / kVectors;
     constexpr int kStepBytes = Tiling<S>::kUnitVectors * W::kVectorBytes;
+    constexpr bool kPrefetches = kRows >= Tiling<S>::kFewestPrefetching;
     const int64_t steps = a.inputs / W::kInputs;
     const int64_t ahead_step = kStepBytes * kRows / (kPasses * a.rows);
     const int64_t done = kStepBytes * row / a.rows * steps;
@@ -100,9 +103,8 @@ static void float_tile(const MatmulArgs& a, int64_t row) {
 #pragma GCC unroll 8
             for (int v = 0; v < kVectors; ++v) acc[m][v] = S::zero();
         for (int64_t k = 0; k < steps; ++k) {
-            // A single row reads a plain stream, which the hardware foresees better than instructions can.
-            if constexpr (kRows > 1) S::prefetch(ahead);
-            if constexpr (kRows > 1 && kStepBytes > 64 && kPasses == 1) S::prefetch(ahead + 64);
+            if constexpr (kPrefetches) S::prefetch(ahead);
+            if constexpr (kPrefetches && kStepBytes > 64 && kPasses == 1) S::prefetch(ahead + 64);
             float_step<S, W, 0, kRows, kVectors>(acc, w, x, a.x->stride);
             if constexpr (W::kSteps == 2) float_step<S, W, 1, kRows, kVectors>(acc, w, x, a.x->stride);
             w += kStepBytes;
@@ -234,13 +236,15 @@ struct Tile {
     }
 };
 
-// Full tiles first: they keep the multipliers busiest. A rest of one row, or of the four that leave half of the
-// registers idle, takes rows from the last full tile.
+// Full tiles first: they keep the multipliers busiest. A rest too small for that, or of the four rows that leave half of
+// 16 registers idle, takes rows from the last full tile.
 template <class S>
 static int float_rows(int64_t rows) {
     constexpr int kMax = Tiling<S>::kMaxRows;
     if (rows <= kMax) return static_cast<int>(rows);
-    if (rows == kMax + 1 || rows == kMax + 4) return kMax - 1;
+    constexpr int kFewest = S::kRegisters > 16 ? 3 : 2;
+    if (rows < kMax + kFewest) return static_cast<int>(rows) - kFewest;
+    if (rows == kMax + 4) return kMax - 1;
     return kMax;
 }
 

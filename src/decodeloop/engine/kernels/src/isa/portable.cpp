@@ -4,7 +4,7 @@
 namespace decodeloop {
 
 const Kernels* kernels_portable() {
-    static const Kernels kernels = table<portable::Simd>("portable");
+    static const Kernels kernels = with_group_products<portable::Simd>(table<portable::Simd>("portable"));
     return &kernels;
 }
 

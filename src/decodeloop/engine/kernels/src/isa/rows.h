@@ -97,7 +97,7 @@ static void to_int8(const RowSet& rows, int64_t row, int64_t from, int64_t to) {
         S::store_int8(rows.int8 + place * kGroup, values);
         const float total = lane_sum<S>(sum);  // a sum of small integers: exact
         rows.scale[place] = scale;
-        rows.sum[place] = static_cast<int32_t>(total);
+        rows.bias[place] = -128 * static_cast<int32_t>(total);
         rows.scaled_sum[place] = scale * total;
     }
 }
@@ -166,10 +166,11 @@ static inline void store_kv_bf16(const float* k, const float* v, int64_t head_di
     uint16_t* keys = reinterpret_cast<uint16_t*>(block) + offset * 2;
     uint16_t* values =
         reinterpret_cast<uint16_t*>(block) + (kBlockTokens + offset / 2 * 2) * padded + offset % 2;
-    for (int64_t i = 0; i < head_dim; ++i) {
-        keys[i / 2 * 2 * kBlockTokens + i % 2] = float_to_bf16(k[i]);
-        values[2 * i] = float_to_bf16(v[i]);
-    }
+    uint16_t rounded_keys[kMaxHeadDim], rounded_values[kMaxHeadDim];  // apart from the stores: as vectors
+    for (int64_t i = 0; i < head_dim; ++i) rounded_keys[i] = float_to_bf16(k[i]);
+    for (int64_t i = 0; i < head_dim; ++i) rounded_values[i] = float_to_bf16(v[i]);
+    for (int64_t i = 0; i < head_dim; i += 2) std::memcpy(keys + i * kBlockTokens, rounded_keys + i, 2 * sizeof *keys);
+    for (int64_t i = 0; i < head_dim; ++i) values[2 * i] = rounded_values[i];
 }
 
 }  // namespace decodeloop

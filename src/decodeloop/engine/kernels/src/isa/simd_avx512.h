@@ -45,6 +45,18 @@ struct Simd {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     }
     static void prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
+    static float lane_sum(F x) {
+        const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), high_lanes(x));
+        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+    static float lane_max(F x) {
+        const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x), high_lanes(x));
+        const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+    }
 
     // bfloat16 pairs [kLanes][2] times a pair of inputs, carried in float registers.
     using Input = uint16_t;
@@ -86,27 +98,12 @@ struct Simd {
     static I nibble_mac(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
     static F nibble_total(I acc) { return _mm512_cvtepi32_ps(acc); }
 
-    // Eight-bit weights of kLanes outputs, biased to 0..255 as the instruction wants them.
     static constexpr bool kWideInputs = false;
-    template <int kRows>
-    static void byte_dots(const char* w, const RowSet& rows, int64_t row, int64_t group, F (&dots)[kRows]) {
-        const int8_t* x = rows.int8 + rows.place(row, group) * kGroup;
-        I acc[kRows];
-#pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_si512();
-        for (int quad = 0; quad < 8; ++quad, w += 64, x += 4) {
-            const I weight = _mm512_xor_si512(load_bytes(w), _mm512_set1_epi8(static_cast<char>(0x80)));
-#pragma GCC unroll 16
-            for (int m = 0; m < kRows; ++m)
-                acc[m] = _mm512_dpbusd_epi32(acc[m], weight, input_quad(x + m * kGroup));
-        }
-        const int32_t* sum = rows.sum + rows.place(row, group);
-#pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) {
-            const I bias = _mm512_set1_epi32(128 * sum[m]);
-            dots[m] = _mm512_cvtepi32_ps(_mm512_sub_epi32(acc[m], bias));
-        }
+    // Eight-bit weights, biased to 0..255 as the instruction wants them.
+    static I biased_bytes(const char* p) {
+        return _mm512_xor_si512(load_bytes(p), _mm512_set1_epi8(static_cast<char>(0x80)));
     }
+    static I set1_int(int32_t x) { return _mm512_set1_epi32(x); }
 
     // 32 whole numbers.
     static void store_int8(int8_t* p, const F* x) {
@@ -144,6 +141,7 @@ struct Simd {
     }
 
 private:
+    static __m256 high_lanes(F x) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)); }
     static I load_bytes(const void* p) { return _mm512_loadu_si512(p); }
     static __m512bh as_pairs(F x) {
         __m512bh pairs;

@@ -8,6 +8,16 @@
 
 namespace decodeloop {
 
+// Products with weights in groups: for instruction sets that have none of their own.
+template <class S>
+static Kernels with_group_products(Kernels k) {
+    k.matmul[static_cast<int>(Format::Int8)] = matmul<S, Format::Int8>;
+    k.matmul[static_cast<int>(Format::Int4)] = matmul<S, Format::Int4>;
+    k.matmul[static_cast<int>(Format::Int4Symmetric)] = matmul<S, Format::Int4Symmetric>;
+    return k;
+}
+
+// All but products with weights in groups.
 template <class S>
 static Kernels table(const char* name) {
     Kernels k{};
@@ -19,9 +29,6 @@ static Kernels table(const char* name) {
     k.row_kind[static_cast<int>(Format::Int4Symmetric)] = RowKind::Int8;
     k.matmul[static_cast<int>(Format::F32)] = matmul<S, Format::F32>;
     k.matmul[static_cast<int>(Format::BF16)] = matmul<S, Format::BF16>;
-    k.matmul[static_cast<int>(Format::Int8)] = matmul<S, Format::Int8>;
-    k.matmul[static_cast<int>(Format::Int4)] = matmul<S, Format::Int4>;
-    k.matmul[static_cast<int>(Format::Int4Symmetric)] = matmul<S, Format::Int4Symmetric>;
     k.to_bf16 = to_bf16;
     k.to_int8 = to_int8<S>;
     k.to_int16 = to_int16<S>;
