@@ -7,7 +7,7 @@ drifting    two classes swap their texts in mid-run, against a run in which they
             alarms. The drafts are those that the n-gram drafter makes at every position of the engine's answers; the
             policy's steps are simulated on the measured step times, since alarms wait for thousands of labels.
 objectives  half the requests have a TPOT objective that plain decoding misses, chosen so that it can be met:
-            violations and throughput of `throughput` and `interactive`.
+            violations and throughput of `throughput` and `interactive`, in mirrored blocks.
 
 Answers end where they begin to loop. The last line is JSON.
 """
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from cliff import PROMPTS, Script, Workload
 from closed_loop import Arms, Served
+from policy_objectives import compare
 
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import open_model
@@ -52,7 +53,6 @@ from decodeloop.types import RequestClass, Slo, StepRecord
 COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
 SWING_STEPS = 250
 SLOW_MS, RIGHT = 40.0, 10  # every RIGHT-th token of the slowed drafter is wrong
-SLO_LOAD, KEPT = 8, 0.8  # the share of requests for which the objective can be kept
 DEPTH = 12
 BATCH = 64  # drafts that the calibrations are scored on at a time
 
@@ -188,46 +188,8 @@ class PolicyRuns:
         alarms = found["swapped"]["alarms"], found["stationary"]["alarms"]
         return {**found, "holds": better and alarms == (1, 0)}
 
-    def objectives(self, count: int) -> dict[str, Any]:
-        """The objective is what `interactive` at the end of its dial keeps for most, if plain decoding can't."""
-        plain = self._arms.loops["off"].serve(self._half(Slo(tpot_ms=1e9)), SLO_LOAD, answers(count))
-        plain_ms = [answer.tpot_ms for answer in plain.answers if answer.slo.tpot_ms]
-        wish = Slo(tpot_ms=0.6 * float(np.median(plain_ms)))
-        urgent = self._arms.open("urgent", "interactive", policy_options={"frontier": 1.0})
-        urgent.serve(self._half(wish), SLO_LOAD, answers(count))
-        reached = [a.tpot_ms for a in urgent.serve(self._half(wish), SLO_LOAD, answers(count)).answers if a.slo.tpot_ms]
-        objective = float(np.quantile(reached, KEPT))
-        missed_by_plain = float(np.mean(np.array(plain_ms) > objective))
-        arms = {"throughput": {}, "interactive": {"frontier": 0.5}}
-        result: dict[str, Any] = {
-            "plain_tpot_ms": round(float(np.median(plain_ms)), 2),
-            "objective_ms": round(objective, 2),
-            "plain_violations": round(missed_by_plain, 3),
-            "feasible": missed_by_plain > 0.5,
-        }
-        rates, late, paces = {}, {}, {}
-        for name, extra in arms.items():
-            loop = self._arms.open(f"slo {name}", name, policy_options=extra)
-            loop.serve(self._half(Slo(tpot_ms=objective)), SLO_LOAD, answers(count))
-        for turn in ("throughput", "interactive", "interactive", "throughput"):
-            served = self._arms.loops[f"slo {turn}"].serve(self._half(Slo(tpot_ms=objective)), SLO_LOAD, answers(count))
-            own = [answer.tpot_ms for answer in served.answers if answer.slo.tpot_ms]
-            late.setdefault(turn, []).extend(ms > objective for ms in own)
-            paces.setdefault(turn, []).extend(own)
-            rates.setdefault(turn, []).append(math.log(served.tokens / served.seconds))
-        for name in arms:
-            result[name] = {
-                "violations": round(float(np.mean(late[name])), 3),
-                "tpot_ms": round(float(np.median(paces[name])), 2),
-                "tokens_per_s": round(math.exp(float(np.mean(rates[name]))), 1),
-                "requests": len(late[name]),
-            }
-        fall = result["throughput"]["violations"] / max(
-            result["interactive"]["violations"], 1 / len(late["interactive"])
-        )
-        cost = 1.0 - result["interactive"]["tokens_per_s"] / result["throughput"]["tokens_per_s"]
-        holds = result["feasible"] and fall >= 3.0 and cost <= 0.1
-        return {**result, "fall": round(fall, 2), "throughput_cost": round(cost, 3), "holds": holds}
+    def objectives(self, count: int, blocks: int) -> dict[str, Any]:
+        return compare(self._arms, self._half, count, blocks)
 
     def _half(self, slo: Slo) -> Iterator[Prepared]:
         """Copying requests with an objective and chat without, in turn."""
@@ -316,6 +278,7 @@ def main() -> None:
     parser.add_argument("--runner", default="auto")
     parser.add_argument("--steps", type=int, default=8000, help="of each half of the drifting runs")
     parser.add_argument("--answers", type=int, default=40, help="a turn of the objectives")
+    parser.add_argument("--blocks", type=int, default=4, help="of the objectives")
     parser.add_argument("--json", action="store_true", help="nothing but the JSON line")
     options = parser.parse_args()
     chosen = options.only.split(",")
@@ -340,7 +303,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     try:
         for name in chosen:
-            extra = {"drifting": [options.steps], "objectives": [options.answers]}.get(name, [])
+            extra = {"drifting": [options.steps], "objectives": [options.answers, options.blocks]}.get(name, [])
             results[name] = getattr(tests, name)(*extra)
             if not options.json:
                 print(f"{name}: {json.dumps(results[name], indent=1)}", flush=True)

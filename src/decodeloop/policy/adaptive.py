@@ -45,6 +45,7 @@ from decodeloop.types import (
 STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked anew
 STALENESS_STEPS = 16  # after which that is looked at again
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
+LEARN_EVERY = 8  # steps
 PLAIN_TEACHES = 16  # one in so many plain steps is learned from, after
 FIRST_STEPS = 64
 WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
@@ -148,19 +149,20 @@ class AdaptivePolicy:
     def observe(self, record: StepRecord) -> None:
         """Learn, several steps at a time: between two steps of the model every touch of our own data is a cold one."""
         self._seen += 1
+        self._aim.follow(record)
         if self._seen % PLAIN_TEACHES and self._is_uneventful(record):
             self._silent_rows += len(record.rows)
             return
         self._reasons.update(row.reason for row in record.rows)
         self._unread.append(record)
-        if len(self._unread) >= min(self._aim.learn_every, 1 + self._seen // 16):
+        if len(self._unread) >= min(LEARN_EVERY, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
             for each in unread:
                 self._learn(each)
 
     def _is_uneventful(self, record: StepRecord) -> bool:
         """Nobody was even asked, nor read a prompt: like the last step and the next."""
-        if self._quiet_ms is None or self._aim.learn_every == 1 or self._seen <= FIRST_STEPS or not self._all_free:
+        if self._quiet_ms is None or self._seen <= FIRST_STEPS or not self._all_free:
             return False
         return not record.load.prefill_tokens and not any(row.shadow_match for row in record.rows)
 
@@ -172,7 +174,7 @@ class AdaptivePolicy:
             self._costs = self._start.observe(record)
             return
         self._costs.observe(record, self._beliefs.free, caught_up)
-        self._aim.observe(record, tracks)
+        self._aim.observe(record)
         rows = len(record.rows)
         if rows:
             self._context_tokens += 0.01 * (record.load.context_tokens / rows - self._context_tokens)

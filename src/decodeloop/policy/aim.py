@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from decodeloop.policy.allocate import Objective
-from decodeloop.policy.tracks import Track
 from decodeloop.types import DecodeRequest, FloatArray, Reason, StepRecord
 
 
@@ -28,23 +27,24 @@ class Terms:
 
 
 class Aim(Protocol):
-    """learn_every: steps that may pass before what they showed must count."""
-
     reason: Reason
-    learn_every: int
 
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """The requests of the step that begins."""
         ...
 
-    def heaviest(self, tracks: Sequence[Track]) -> float:
-        """How much more a token of any of them may be worth than of someone without an objective."""
+    def heaviest(self) -> float:
+        """How much more a token of any request that was met may be worth than of someone without an objective."""
         ...
 
-    def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms: ...
+    def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms: ...
 
-    def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:
-        """tracks: of the record's rows."""
+    def follow(self, record: StepRecord) -> None:
+        """What the next step must know already."""
+        ...
+
+    def observe(self, record: StepRecord) -> None:
+        """What can wait for a few steps."""
         ...
 
     def describe(self) -> Mapping[str, Any]: ...

@@ -96,13 +96,17 @@ RATE = Rate()
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """verify_lens: [N]. tokens: expected emitted, plain ones included. ms: of the step. bound: on the best score."""
+    """verify_lens: [N]. tokens: expected emitted, plain ones included. ms: of the step. bound: on the best score.
+
+    gain_ms: what verifying saves, at the worth that the aim gives to tokens; None: they all count the same.
+    """
 
     verify_lens: IntArray
     tokens: float
     ms: float
     score: float
     bound: float
+    gain_ms: float | None = None
 
     @property
     def gap(self) -> float:

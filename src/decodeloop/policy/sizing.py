@@ -56,6 +56,8 @@ class Step:
 
     def gain_ms(self, found: Allocation) -> float:
         """What its tokens beyond plain ones would have taken plainly, less what they take now."""
+        if found.gain_ms is not None:
+            return found.gain_ms
         decoding_ms = self.plain_ms
         if self.load.prefill_tokens:
             decoding_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
@@ -86,7 +88,7 @@ class Step:
     @cached_property
     def heaviest(self) -> float:
         """How much more a token of somebody in this step may be worth than of someone without an objective."""
-        return self.aim.heaviest(self.tracks)
+        return self.aim.heaviest()
 
     @cached_property
     def credit(self) -> FloatArray:
@@ -105,7 +107,7 @@ class Step:
                 replace(items, weights=weights), self._step_ms(self.rows, drafted, drafts_of(items.survival))
             ).score
 
-        return self.aim.terms(self.requests, self.tracks, Market(rate, self.load.prefill_tokens > 0))
+        return self.aim.terms(self.requests, Market(rate, self.load.prefill_tokens > 0))
 
     def items(self, survival: FloatArray) -> Items:
         """Requests are told apart by the length of their context only where it matters."""
@@ -142,7 +144,7 @@ class Step:
         verified = np.arange(items.survival.shape[1]) < found.verify_lens[:, None]
         gained = float(np.where(verified, items.values, 0.0).sum()) - price * (found.ms - plain_ms)
         if gained >= self.least_gain * price * found.ms:
-            return found
+            return found if items.weights is None else replace(found, gain_ms=gained / price)
         return Allocation(np.zeros(self.rows, np.int64), float(items.least_tokens.sum()), plain_ms, score, score)
 
     def _alone(self, survival: Sequence[float], drafted: int, objective: Objective) -> Allocation:

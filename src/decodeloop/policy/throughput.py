@@ -13,7 +13,6 @@ from decodeloop.policy.allocate import RATE, Priced
 from decodeloop.policy.frontier import Point
 from decodeloop.policy.guard import PlainGuard, Watch
 from decodeloop.policy.options import read_options
-from decodeloop.policy.tracks import Track
 from decodeloop.types import CostModel, DecodeRequest, Reason, StepRecord
 
 
@@ -22,7 +21,6 @@ class Throughput:
     the rate of the mixed step would call it cheap, and the prompts would wait for it."""
 
     reason = Reason.THROUGHPUT
-    learn_every = 8
 
     def __init__(self) -> None:
         self._point = Point()
@@ -30,14 +28,16 @@ class Throughput:
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """Whoever they are."""
 
-    def heaviest(self, tracks: Sequence[Track]) -> float:
+    def heaviest(self) -> float:
         return 1.0
 
-    def terms(self, requests: Sequence[DecodeRequest], tracks: Sequence[Track], market: Market) -> Terms:
+    def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms:
         return Terms(None, Priced(market.rate(None)) if market.mixed else RATE)
 
-    def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:
+    def follow(self, record: StepRecord) -> None:
         """Nothing is owed to anyone."""
+
+    def observe(self, record: StepRecord) -> None:
         self._point.see(record)
 
     def describe(self) -> Mapping[str, Any]:

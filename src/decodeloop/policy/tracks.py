@@ -50,14 +50,13 @@ class Affinity:
 class Track:
     """One request."""
 
-    __slots__ = ("affinities", "behind", "credit", "drafter", "missed", "stays")
+    __slots__ = ("affinities", "credit", "drafter", "missed", "stays")
 
     def __init__(self) -> None:
         self.affinities: dict[str, Affinity] = {}  # by drafter
         self.drafter: str | None = None  # the one chosen last, and for how many more steps
         self.stays = 0
         self.missed: dict[str, int] = {}  # paid drafter -> tokens it has not read
-        self.behind = 0.0  # tokens behind its TPOT objective (interactive)
         self.credit = 0.0  # tokens beyond what it was promised by now; may be a debt
 
 

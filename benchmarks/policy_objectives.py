@@ -1,0 +1,106 @@
+"""Objectives kept and missed by `throughput` and by `interactive`, on the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from closed_loop import Arms, Served
+
+from decodeloop.engine.intake import Prepared
+from decodeloop.evaluation.statistics import attainment, paired_ratio
+from decodeloop.types import Slo
+
+LOAD = 8
+KEPT = 0.8  # the share of requests for which the objective can be kept
+OUT_OF_REACH = 0.6  # of plain TPOT
+TURNS = ("throughput", "interactive", "interactive", "throughput")
+FALL, COST = 3.0, 0.1  # goals: violations fall so many times, at most so much throughput is lost
+
+Streams = Callable[[Slo], Iterator[Prepared]]
+
+
+@dataclass
+class Blocks:
+    """What an arm has shown, a number a block. late, asked: requests with an objective, all of them."""
+
+    late: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    tokens_per_s: list[float] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)  # ms a token, of each request, in objectives
+
+    def add(self, turns: list[Served], slo: Slo) -> None:
+        paces = [pace / slo.tpot_ms for served in turns for pace in own_paces(served)]
+        self.paces += paces
+        self.late.append(sum(pace > 1.0 for pace in paces))
+        self.asked.append(len(paces))
+        self.tokens_per_s.append(math.exp(float(np.mean([math.log(turn.tokens / turn.seconds) for turn in turns]))))
+
+    def to_json(self) -> dict[str, Any]:
+        found = attainment(self.late, self.asked)
+        return {
+            "violations": round(found.share, 3),
+            "interval": [round(found.low, 3), round(found.high, 3)],
+            "requests": found.trials,
+            "tokens_per_s": round(math.exp(float(np.mean(np.log(self.tokens_per_s)))), 1),
+            "tpot_in_objectives": [round(q, 3) for q in np.quantile(self.paces, (0.5, 0.9)).tolist()],
+        }
+
+
+def own_paces(served: Served) -> list[float]:
+    """TPOT, ms, of the answers with an objective."""
+    return [answer.tpot_ms for answer in served.answers if answer.slo.tpot_ms]
+
+
+def compare(arms: Arms, half: Streams, count: int, blocks: int) -> dict[str, Any]:
+    """half: requests of which every second one has the objective.
+
+    The objective, in plain TPOT, is what `interactive` at the end of its dial keeps for most; in milliseconds it is set
+    anew before each block, by plain decoding: what the machine does meanwhile is nobody's violation.
+    """
+
+    def serve(name: str, slo: Slo) -> Served:
+        return arms.loops[name].serve(half(slo), LOAD, lambda served: len(served.answers) >= count)
+
+    def plain_ms() -> float:
+        return float(np.median(own_paces(serve("off", Slo(tpot_ms=1e9)))))
+
+    arms.open("urgent", "interactive", policy_options={"frontier": 1.0})
+    for name in set(TURNS):
+        arms.open(name, name)
+    wish = Slo(tpot_ms=OUT_OF_REACH * plain_ms())
+    serve("urgent", wish)
+    reached = own_paces(serve("urgent", wish))
+    share = float(np.quantile(reached, KEPT)) * OUT_OF_REACH / wish.tpot_ms
+    for name in set(TURNS):
+        serve(name, Slo(tpot_ms=share * wish.tpot_ms / OUT_OF_REACH))
+    found: dict[str, Blocks] = {name: Blocks() for name in ("off", *set(TURNS))}
+    for _ in range(blocks):
+        slo = Slo(tpot_ms=share * plain_ms())
+        turns: dict[str, list[Served]] = {name: [] for name in found}
+        for name in TURNS:
+            turns[name].append(serve(name, slo))
+        turns["off"].append(serve("off", slo))
+        for name, own in turns.items():
+            found[name].add(own, slo)
+    return summary(share, found)
+
+
+def summary(share: float, found: dict[str, Blocks]) -> dict[str, Any]:
+    throughput, interactive = found["throughput"], found["interactive"]
+    said = {name: own.to_json() for name, own in found.items()}
+    least = 1.0 / sum(interactive.asked)
+    fall = said["throughput"]["violations"] / max(said["interactive"]["violations"], least)
+    rate = paired_ratio(interactive.tokens_per_s, throughput.tokens_per_s)
+    feasible = said["off"]["violations"] > 0.5
+    return {
+        "objective_in_plain_tpot": round(share, 3),
+        "feasible": feasible,
+        **said,
+        "fall": round(fall, 2),
+        "rate_against_throughput": [round(value, 3) for value in (rate.ratio, rate.low, rate.high)],
+        "holds": feasible and fall >= FALL and rate.ratio >= 1.0 - COST,
+    }
