@@ -15,8 +15,8 @@ from decodeloop.evaluation.statistics import attainment, paired_ratio
 from decodeloop.types import Slo
 
 LOAD = 8
-KEPT = 0.8  # the share of requests for which the objective can be kept
-OUT_OF_REACH = 0.6  # of plain TPOT
+OBJECTIVE = 0.9  # of plain TPOT
+KEPT = 0.8  # for so many it must be missed plainly, and can be kept where nothing else counts
 TURNS = ("throughput", "interactive", "interactive", "throughput")
 FALL, COST = 3.0, 0.1  # goals: violations fall so many times, at most so much throughput is lost
 
@@ -58,46 +58,44 @@ def own_paces(served: Served) -> list[float]:
 def compare(arms: Arms, half: Streams, count: int, blocks: int) -> dict[str, Any]:
     """half: requests of which every second one has the objective.
 
-    The objective, in plain TPOT, is what `interactive` at the end of its dial keeps for most; in milliseconds it is set
-    anew before each block, by plain decoding: what the machine does meanwhile is nobody's violation.
+    The objective is a share of plain TPOT. In milliseconds it is set anew before each block, by plain decoding: what
+    the machine does meanwhile is nobody's violation.
     """
 
     def serve(name: str, slo: Slo) -> Served:
         return arms.loops[name].serve(half(slo), LOAD, lambda served: len(served.answers) >= count)
 
-    def plain_ms() -> float:
-        return float(np.median(own_paces(serve("off", Slo(tpot_ms=1e9)))))
+    def objective() -> Slo:
+        return Slo(tpot_ms=OBJECTIVE * float(np.median(own_paces(serve("off", Slo(tpot_ms=1e9))))))
 
     arms.open("urgent", "interactive", policy_options={"frontier": 1.0})
     for name in set(TURNS):
         arms.open(name, name)
-    wish = Slo(tpot_ms=OUT_OF_REACH * plain_ms())
-    serve("urgent", wish)
-    reached = own_paces(serve("urgent", wish))
-    share = float(np.quantile(reached, KEPT)) * OUT_OF_REACH / wish.tpot_ms
-    for name in set(TURNS):
-        serve(name, Slo(tpot_ms=share * wish.tpot_ms / OUT_OF_REACH))
-    found: dict[str, Blocks] = {name: Blocks() for name in ("off", *set(TURNS))}
+    found: dict[str, Blocks] = {name: Blocks() for name in ("off", "urgent", *set(TURNS))}
+    slo = objective()
+    for name in ("urgent", *TURNS):  # to learn
+        serve(name, slo)
     for _ in range(blocks):
-        slo = Slo(tpot_ms=share * plain_ms())
+        slo = objective()
         turns: dict[str, list[Served]] = {name: [] for name in found}
-        for name in TURNS:
+        for name in (*TURNS, "off"):
             turns[name].append(serve(name, slo))
-        turns["off"].append(serve("off", slo))
+        if not found["urgent"].asked:
+            turns["urgent"].append(serve("urgent", slo))
         for name, own in turns.items():
-            found[name].add(own, slo)
-    return summary(share, found)
+            if own:
+                found[name].add(own, slo)
+    return summary(found)
 
 
-def summary(share: float, found: dict[str, Blocks]) -> dict[str, Any]:
-    throughput, interactive = found["throughput"], found["interactive"]
+def summary(found: dict[str, Blocks]) -> dict[str, Any]:
     said = {name: own.to_json() for name, own in found.items()}
-    least = 1.0 / sum(interactive.asked)
+    least = 1.0 / sum(found["interactive"].asked)
     fall = said["throughput"]["violations"] / max(said["interactive"]["violations"], least)
-    rate = paired_ratio(interactive.tokens_per_s, throughput.tokens_per_s)
-    feasible = said["off"]["violations"] > 0.5
+    rate = paired_ratio(found["interactive"].tokens_per_s, found["throughput"].tokens_per_s)
+    feasible = said["off"]["violations"] >= KEPT and said["urgent"]["violations"] <= 1.0 - KEPT
     return {
-        "objective_in_plain_tpot": round(share, 3),
+        "objective_in_plain_tpot": OBJECTIVE,
         "feasible": feasible,
         **said,
         "fall": round(fall, 2),

@@ -6,8 +6,8 @@ drifting    two classes swap their texts in mid-run, against a run in which they
             drafter's own confidence, of sequential temperature scaling fitted before the swap, and of the policy;
             alarms. The drafts are those that the n-gram drafter makes at every position of the engine's answers; the
             policy's steps are simulated on the measured step times, since alarms wait for thousands of labels.
-objectives  half the requests have a TPOT objective that plain decoding misses, chosen so that it can be met:
-            violations and throughput of `throughput` and `interactive`, in mirrored blocks.
+objectives  half the requests have a TPOT objective that plain decoding misses and `interactive` at the end of its dial
+            keeps: violations and throughput of `throughput` and `interactive`, in mirrored blocks.
 
 Answers end where they begin to loop. The last line is JSON.
 """

@@ -1,6 +1,7 @@
 """Faults from the field, E to G: memory, budgets, limits, broken drafters, records that reconcile."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -34,6 +35,37 @@ def test_preempted_requests_say_the_same():
     for i, prompt in enumerate(prompts(6)):
         assert heard[i].token_ids == Rig().generate(prompt, max_tokens=60, seed=i, temperature=1.0).token_ids
     assert rig.no_block_leaked()
+
+
+class Holding:
+    """A policy that lets any request but one sit any step out."""
+
+    learns = True
+
+    def __init__(self, policy, seed):
+        self._policy, self._draw = policy, random.Random(seed)
+        self.allocate, self.observe, self.describe = policy.allocate, policy.observe, policy.describe
+
+    def plan(self, load, requests):
+        kept = self._draw.randrange(len(requests)) if requests else 0
+        held = tuple(i for i in range(len(requests)) if i != kept and self._draw.random() < 0.5)
+        return replace(self._policy.plan(load, [r for i, r in enumerate(requests) if i not in held]), held=held)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "throughput"])
+def test_who_sits_steps_out_says_the_same(policy):
+    rig = Rig(ngram(), policy=policy, draft_len=6, max_context=160)
+    rig.engine.policy = Holding(rig.engine.policy, 1)
+    heard = [rig.submit(prompt, max_tokens=40, seed=i, temperature=1.0) for i, prompt in enumerate(prompts(6))]
+    rig.run()
+    for i, prompt in enumerate(prompts(6)):
+        assert heard[i].token_ids == Rig().generate(prompt, max_tokens=40, seed=i, temperature=1.0).token_ids
+    assert rig.no_block_leaked()
+    decoding = [record for record in rig.records if not record.load.prefill_tokens]
+    assert {len(record.rows) for record in decoding} >= {1, 2, 3, 4}
+    for record in decoding:
+        assert record.load.running == len(record.rows)
+        assert record.load.context_tokens == sum(row.context_tokens - 1 for row in record.rows)
 
 
 def test_the_pool_is_whole_after_any_workload():

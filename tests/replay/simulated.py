@@ -180,6 +180,10 @@ class SimulatedEngine:
         ]
         load = Load(len(requests), 0, sum(r.context_tokens for r in requests), 0.9)
         plan = self.policy.plan(load, requests)
+        present = [i for i in range(len(requests)) if i not in plan.held]
+        requests = [requests[i] for i in present]
+        drawn = {name: [own[i] for i in present] for name, own in drawn.items()}
+        load = Load(len(requests), 0, sum(r.context_tokens for r in requests), 0.9)
         played = [
             drawn[name][i][0][:length] if name is not None else np.zeros(0)
             for i, (name, length) in enumerate(zip(plan.drafters, plan.draft_lens, strict=True))
@@ -193,7 +197,7 @@ class SimulatedEngine:
             for i, request in enumerate(requests)
             for drawn_for in [{name: drafts[i] for name, drafts in drawn.items()}]
         ]
-        self._record(load, decision, rows, verify_ms)
+        self._record(load, decision, rows, verify_ms, present)
 
     def _row(self, request, drafter, *outcome):
         reason, verified, played, drawn = outcome
@@ -213,7 +217,7 @@ class SimulatedEngine:
             shadow_match={name: min(hit, accepted + 1) for name, (_, hit) in drawn.items() if self.drafters[name].free},
         )
 
-    def _record(self, load, decision, rows, verify_ms):
+    def _record(self, load, decision, rows, verify_ms, present):
         depths = {}
         for row in rows:
             if row.drafter is not None and row.draft_len:
@@ -236,7 +240,7 @@ class SimulatedEngine:
         self.now_ms += total
         self.records.append(record)
         self.policy.observe(record)
-        for i, row in enumerate(rows):
+        for i, row in zip(present, rows, strict=True):
             self._advance(i, row, total)
 
     def _advance(self, i, row, total_ms):

@@ -176,6 +176,31 @@ def test_objectives_are_kept_three_times_as_often_at_a_tenth_of_the_throughput()
     assert dialled_down > 0.6 * missed
 
 
+def test_others_sit_steps_out_where_drafts_alone_keep_no_objective():
+    """Nothing drafted is ever right; tokens are dear. Nobody loses more than half of its pace, nor anything at 0."""
+    drafters = {"ngram": ngram(logits={EDIT: -6.0, CHAT: -6.0})}
+    clients = [Client(EDIT, slo=Slo(tpot_ms=8.0), tokens=60) if i % 2 else Client(CHAT, tokens=60) for i in range(16)]
+
+    def run(**options):
+        settings = PolicySettings(K, may_hold=True, options=options)
+        deciding = policies.load("interactive")(settings, measured_surface())
+        running = SimulatedEngine(deciding, drafters, clients).run(150)
+        running.reset_tally()
+        running.run(600)
+        return running, float(np.mean(np.array(running.tally[EDIT].tpot_ms) > 8.0))
+
+    plain = engine("off", (EDIT, CHAT) * 8, drafters=drafters)
+    kept, late = run()
+    assert np.median(plain.tally[EDIT].tpot_ms) > 8.0
+    assert late < 0.1
+    assert np.median(kept.tally[CHAT].tpot_ms) < 2.0 * np.median(plain.tally[CHAT].tpot_ms)
+    assert kept.rate > 0.85 * plain.rate
+    for options in ({"frontier": 0.0}, {"interference": 0.05}):
+        bound, _ = run(**options)
+        assert bound.policy.describe()["aim"]["held_share"] == 0.0
+        assert all(len(record.rows) == 16 for record in bound.records)
+
+
 def test_queues_do_not_diverge_and_the_impossible_is_reported():
     drafters = {"ngram": ngram(logits={EDIT: 2.5})}
     for wanted, impossible in ((4.0, False), (0.2, True)):

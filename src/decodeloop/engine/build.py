@@ -184,6 +184,7 @@ def open_policy(settings: EngineSettings, verifier: Verifier, measure: Callable[
         max_draft_len=settings.max_draft_len,
         draft_len=settings.draft_len,
         verifier_admits=verifier.admits,
+        may_hold=True,
         options=settings.policy_options,
     )
     return build(limits, measure() if learns and measure is not None else None)

@@ -7,7 +7,7 @@ scored against the text whether it is played or not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +33,12 @@ class Spoken:
     drafts: tuple[Mapping[str, Draft], ...]
     proposals: tuple[Mapping[str, tuple[float, ...]], ...]
     asked: Sequence[int] = ()
+
+    def without(self, held: Collection[int]) -> Spoken:
+        """The other sequences'. Those that are held are asked again when their turn comes."""
+        kept = [i for i in range(len(self.drafts)) if i not in held]
+        asked = [place for place, i in enumerate(kept) if i in self.asked]
+        return Spoken(tuple(self.drafts[i] for i in kept), tuple(self.proposals[i] for i in kept), asked)
 
 
 @dataclass(frozen=True, slots=True)

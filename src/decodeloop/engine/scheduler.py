@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from decodeloop.engine.commit import Committed, close, commit
 from decodeloop.engine.kv_cache import BlockTable, KvCache
@@ -34,6 +35,15 @@ class Turn:
     decoding: tuple[Sequence, ...]
     chunks: tuple[Chunked, ...]
     draft_budget: int
+
+    def without(self, held: Collection[int]) -> Turn:
+        """The same, in which these decoding sequences sit out."""
+        return replace(self, decoding=tuple(s for i, s in enumerate(self.decoding) if i not in held))
+
+    def load_without(self, load: Load, held: Collection[int]) -> Load:
+        """What is left of the step's load when they do."""
+        context_tokens = load.context_tokens - sum(self.decoding[i].computed for i in held)
+        return replace(load, running=load.running - len(held), context_tokens=context_tokens)
 
 
 BATCH_YIELDS_S = 30.0  # then it has waited long enough: under steady load it would never run

@@ -73,6 +73,9 @@ class Engine:
         spoken = self.proposers.speak(turn.decoding)
         laps.lap("draft")
         plan = self.policy.plan(load, self._decode_requests(turn, spoken))
+        if plan.held:
+            load, turn = turn.load_without(load, plan.held), turn.without(plan.held)
+            spoken = spoken.without(plan.held)
         self._reserve(turn, plan)
         laps.lap("overhead")
         proposals = self.proposers.propose(plan, turn.decoding, spoken)

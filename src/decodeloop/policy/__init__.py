@@ -15,6 +15,7 @@ class PolicySettings:
     """draft_len: what `fixed` drafts; max_draft_len: the most any policy drafts; drafter: preferred (None: first).
 
     verifier_admits: the most that verify lengths may know of a sampled draft (the verifier's `admits`).
+    may_hold: whether the host can let a request sit a step out (Plan.held).
     options: the operator's, checked by the policy.
     """
 
@@ -22,6 +23,7 @@ class PolicySettings:
     draft_len: int = 4
     drafter: str | None = None
     verifier_admits: Knowledge = Knowledge.SELF
+    may_hold: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -17,13 +17,17 @@ nothing and in an answer of a hundred tokens is all. So answers of a class are p
 token on (place-holder backlog, Neely 2010, 4.8), by a price that the class has learned: the multiplier of "at most
 LATE of its answers end late", raised by each that does and lowered a little by each that doesn't. Who was late at
 Z_most says nothing about it: more could not have been done.
+
+A token that is decoded plainly takes its part of the step like any other. Where that costs the late more than the V it
+is worth, its request sits the step out, if it has no objective and did not sit out the one before: it keeps half
+of its pace at least. Where memory and not arithmetic bounds a step, a token costs hardly anything, and nobody does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,10 +36,11 @@ from decodeloop.policy import PolicySettings
 from decodeloop.policy.adaptive import AdaptivePolicy
 from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import Priced
+from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.frontier import Point
 from decodeloop.policy.guard import PlainGuard
 from decodeloop.policy.options import AdaptiveOptions, read_options
-from decodeloop.types import CostModel, DecodeRequest, Reason, RequestClass, StepRecord
+from decodeloop.types import CostModel, DecodeRequest, Load, Plan, Reason, RequestClass, StepRecord
 
 V = 4.0  # tokens
 Z_MOST = 64.0  # tokens, at the end of the dial
@@ -66,7 +71,8 @@ class Interactive:
         self._most = min(4 * V * options.frontier / max(1.0 - options.frontier, 1e-9), Z_MOST)
         self._answers: dict[tuple[str, str], _Answer] = {}  # (tenant, request) of the step at hand
         self._presumed: dict[Key, float] = {}
-        self._behind = 0.0
+        self._held: set[tuple[str, str]] = set()  # in the latest step
+        self._behind = self._held_share = 0.0
         self._point = Point()
 
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
@@ -81,6 +87,24 @@ class Interactive:
             if name not in met:
                 self._ended(answer)
         self._answers = met
+
+    def hold(self, load: Load, requests: Sequence[DecodeRequest], costs: StepCosts) -> tuple[int, ...]:
+        """Of the requests that were met, whose tokens cost the others more than they are worth."""
+        names = [(request.tenant, request.request_id) for request in requests]
+        free = [i for i, name in enumerate(names) if name not in self._answers and name not in self._held]
+        weights = [self._weight(answer) for answer in self._answers.values()]
+        urgency = sum(w / answer.tpot_ms for w, answer in zip(weights, self._answers.values(), strict=True))
+        held: tuple[int, ...] = ()
+        if urgency and free:
+            tokens = len(requests) + load.prefill_tokens
+            ms = costs.step_ms_many(tokens - np.arange(len(free) + 1), load.context_tokens, load.running)
+            attainable = V * len(requests) / float(ms[0])
+            price = attainable + min(urgency, sum(weights) / float(ms[0]))
+            held = tuple(free[: int(np.argmax(price * (ms[0] - ms) - V * np.arange(len(ms))))])
+        self._held = {names[i] for i in held}
+        if requests:
+            self._held_share += MEMORY * (len(held) / len(requests) - self._held_share)
+        return held
 
     def heaviest(self) -> float:
         return 1.0 + max(map(self._weight, self._answers.values()), default=0.0) / V
@@ -121,6 +145,7 @@ class Interactive:
             "requests_with_objective": len(answers),
             "infeasible": sum(map(self._is_infeasible, answers)),
             "tokens_behind": round(self._behind, 3),
+            "held_share": round(self._held_share, 3),
             "presumed_behind": [
                 {"tenant": tenant, "class": str(request_class), "tokens": round(tokens, 3)}
                 for (tenant, request_class), tokens in presumed
@@ -145,10 +170,23 @@ class Interactive:
 
 
 class InteractivePolicy(AdaptivePolicy):
-    """Objectives as far as the dial says. Requests without one give way: their bound is lifted unless one is set."""
+    """Objectives as far as the dial says. Who has none gives way, unless a bound is set on what it may lose."""
 
     def __init__(self, settings: PolicySettings, cost: CostModel | None = None) -> None:
         options = read_options(settings.options)
         bound = options.interference if "interference" in settings.options else None
         guard = PlainGuard(math.inf if bound is None else bound)
-        super().__init__("interactive", settings, options, cost, aim=Interactive(options), guard=guard)
+        self._interactive = Interactive(options)
+        self._may_hold = settings.may_hold and bound is None
+        super().__init__("interactive", settings, options, cost, aim=self._interactive, guard=guard)
+
+    def plan(self, load: Load, requests: Sequence[DecodeRequest]) -> Plan:
+        if self._costs is None or not self._may_hold:
+            return super().plan(load, requests)
+        self._interactive.meet(requests)
+        held = self._interactive.hold(load, requests, self._costs)
+        if not held:
+            return super().plan(load, requests)
+        context_tokens = load.context_tokens - sum(requests[i].context_tokens - 1 for i in held)
+        rest = replace(load, running=load.running - len(held), context_tokens=max(context_tokens, 0))
+        return replace(super().plan(rest, [r for i, r in enumerate(requests) if i not in held]), held=held)

@@ -47,11 +47,15 @@ class DecodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Per request, before anything is drawn: how much to draft and with which drafter (None: plain)."""
+    """Per request, before anything is drawn: how much to draft and with which drafter (None: plain).
+
+    held: indices, rising, of requests that sit this step out for others' sake; all else leaves them out.
+    """
 
     draft_lens: tuple[int, ...]
     drafters: tuple[str | None, ...]
     reasons: tuple[Reason, ...]
+    held: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
