@@ -88,7 +88,7 @@ def test_who_was_late_with_all_the_weight_there_is_teaches_nothing():
 
 
 def test_what_a_class_is_presumed_to_be_behind_is_bounded_by_the_dial():
-    for frontier, most in ((0.0, 0.0), (0.5, 4 * V), (1.0, Z_MOST)):
+    for frontier, most in ((0.0, 0.0), (0.5, 16 * V), (1.0, Z_MOST)):
         aim = Interactive(AdaptiveOptions(frontier=frontier))
         for i in range(100):
             answer(aim, f"{i}", 1.01 * TPOT_MS, 2)

@@ -9,8 +9,8 @@ A step maximises  sum_r (V + Z_r) E[tokens_r]  -  (V lambda + sum_r Z_r / TPOT_r
 lambda being the rate that is attainable now and  Z_r = min(Z_most, max(0, lag_r + presumed_class)).  The second bracket
 is the price of time: while T passes, every queue grows by T / TPOT, so who is late pays for long steps, whoever's
 tokens made them long. Without it the queues diverge. V sets how many tokens late a request must be before it counts
-twice: a small V follows the luck of single drafts. What trades objectives against throughput is Z_most, the most that
-lateness may weigh.
+twice: answers are short and differ, so that a large V would serve those whose drafts come easily beyond need. What
+trades objectives against throughput is Z_most, the most that lateness may weigh.
 
 A queue that has to grow before it acts leaves every answer late by its length, which in an average over all time is
 nothing and in an answer of a hundred tokens is all. So answers of a class are presumed to be behind from their first
@@ -42,10 +42,10 @@ from decodeloop.policy.guard import PlainGuard
 from decodeloop.policy.options import AdaptiveOptions, read_options
 from decodeloop.types import CostModel, DecodeRequest, Load, Plan, Reason, RequestClass, StepRecord
 
-V = 4.0  # tokens
+V = 1.0  # tokens
 Z_MOST = 64.0  # tokens, at the end of the dial
 LATE = 0.05  # the share of a class's answers that may end late
-LEARNED = 2.0  # tokens that a late answer adds to what its class is presumed to be behind
+LEARNED = 1.0  # tokens that a late answer adds to what its class is presumed to be behind
 MAX_CLASSES = 1024
 MEMORY = 0.02  # a step's weight in the reported point
 
@@ -62,13 +62,13 @@ class _Answer:
 
 
 class Interactive:
-    """frontier: 0 ignores objectives (Z_most = 0: all throughput), 0.5 lets lateness weigh up to 5-fold, 1 17-fold."""
+    """frontier: 0 ignores objectives (Z_most = 0: all throughput), 0.5 lets lateness weigh up to 17-fold, 1 65-fold."""
 
     reason = Reason.INTERACTIVE
 
     def __init__(self, options: AdaptiveOptions) -> None:
         self._frontier, self._default = options.frontier, options.tpot_ms
-        self._most = min(4 * V * options.frontier / max(1.0 - options.frontier, 1e-9), Z_MOST)
+        self._most = min(16 * V * options.frontier / max(1.0 - options.frontier, 1e-9), Z_MOST)
         self._answers: dict[tuple[str, str], _Answer] = {}  # (tenant, request) of the step at hand
         self._presumed: dict[Key, float] = {}
         self._held: set[tuple[str, str]] = set()  # in the latest step

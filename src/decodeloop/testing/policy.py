@@ -96,6 +96,7 @@ def _keeps_to_caps_and_callers(policy: Policy) -> None:
 
 def _check_plan(plan: Plan, requests: Sequence[DecodeRequest]) -> None:
     count = len(requests)
+    assert not plan.held, "requests sit out only where the host says that they may"
     assert len(plan.draft_lens) == len(plan.drafters) == len(plan.reasons) == count, "a plan has an entry a request"
     for request, draft_len, drafter, reason in zip(requests, plan.draft_lens, plan.drafters, plan.reasons, strict=True):
         name, asked = request.request_id, request.speculation
