@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import resource
 import socket
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -61,7 +63,15 @@ def build_server(app: Gateway, settings: GatewaySettings) -> uvicorn.Server:
 def serve(app: Gateway, settings: GatewaySettings, bound: socket.socket) -> None:
     """Serve on `bound` until SIGINT or SIGTERM."""
     server = build_server(app, settings)
+    _take_descriptors()
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look at it
     gc.set_threshold(*GC_THRESHOLDS)
     server.run([bound])
+
+
+def _take_descriptors() -> None:
+    """As many as this process may have: a stream takes two, and what a shell gives is enough for 500."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # where the system has a limit of its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
