@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def took(ms, *names, accepted=0, request_class=EDIT):
 
 def weights(aim, *requests):
     aim.meet(requests)
-    return aim.terms(requests, Market(lambda _: 1e9, mixed=False)).weights - V
+    return aim.terms(requests, Market(lambda _: 1e9, 0.1, mixed=False)).weights - V
 
 
 def answer(aim, name, step_ms, steps, request_class=EDIT):
@@ -67,6 +69,14 @@ def test_who_is_behind_weighs_by_how_much_and_who_is_ahead_not_until_that_is_use
     assert weights(aim, *requests) == pytest.approx([4.0, 0.0, 0.0])
     aim.follow(took(3 * TPOT_MS, "early"))
     assert weights(aim, *requests) == pytest.approx([4.0, 2.0, 0.0])
+
+
+def test_the_time_between_steps_counts():
+    aim = Interactive(AdaptiveOptions())
+    weights(aim, asking("r"))
+    for i in range(3):
+        aim.follow(replace(took(TPOT_MS, "r"), at_s=i * 1.5e-3 * TPOT_MS))
+    assert weights(aim, asking("r")) == pytest.approx([1.0])
 
 
 def test_answers_of_a_class_that_ends_late_are_taken_to_be_behind_from_their_first_token_on():

@@ -12,9 +12,11 @@ from decodeloop.types import DecodeRequest, FloatArray, Reason, StepRecord
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """rate: what decoding alone could earn a ms now, for given weights. mixed: prompt tokens share the step."""
+    """rate: what decoding alone could earn a ms now, for given weights. plain: tokens a ms of a step that verifies
+    nothing, hence no more than that. mixed: prompt tokens share the step."""
 
     rate: Callable[[FloatArray | None], float]
+    plain: float
     mixed: bool
 
 

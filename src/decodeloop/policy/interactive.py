@@ -72,6 +72,7 @@ class Interactive:
         self._answers: dict[tuple[str, str], _Answer] = {}  # (tenant, request) of the step at hand
         self._presumed: dict[Key, float] = {}
         self._held: set[tuple[str, str]] = set()  # in the latest step
+        self._last: StepRecord | None = None
         self._behind = self._held_share = 0.0
         self._point = Point()
 
@@ -117,19 +118,24 @@ class Interactive:
             if answer is not None:
                 behind[i] = self._weight(answer)
                 urgency += behind[i] / answer.tpot_ms
-        weights, price = V + behind, V * market.rate(None) + urgency
+        weights = V + behind
         # An objective out of reach would call time dearer than anything it can buy; nobody gets faster by waiting less.
-        return Terms(weights, Priced(min(price, market.rate(weights))))
+        most = market.rate(weights)
+        if V * market.plain + urgency >= most:
+            return Terms(weights, Priced(most))
+        return Terms(weights, Priced(min(V * market.rate(None) + urgency, most)))
 
     def follow(self, record: StepRecord) -> None:
-        """Who is late is a matter of single steps."""
+        """Who is late is a matter of single steps, and of the time between them."""
+        last, self._last = self._last, record
         if not self._answers:
             return
+        between_ms = 0.0 if last is None else max(1e3 * (record.at_s - last.at_s) - last.step_ms, 0.0)
         late = []
         for row in record.rows:
             answer = self._answers.get((row.tenant, row.request_id))
             if answer is not None and not row.prefill_tokens and row.emitted + row.discarded:
-                answer.lag += record.step_ms / answer.tpot_ms - (row.accepted + 1)
+                answer.lag += (between_ms + record.step_ms) / answer.tpot_ms - (row.accepted + 1)
                 late.append(max(answer.lag, 0.0))
         if late:
             self._behind += MEMORY * (sum(late) / len(late) - self._behind)

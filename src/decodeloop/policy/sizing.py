@@ -107,7 +107,7 @@ class Step:
                 replace(items, weights=weights), self._step_ms(self.rows, drafted, drafts_of(items.survival))
             ).score
 
-        return self.aim.terms(self.requests, Market(rate, self.load.prefill_tokens > 0))
+        return self.aim.terms(self.requests, Market(rate, self.rows / self.plain_ms, self.load.prefill_tokens > 0))
 
     def items(self, survival: FloatArray) -> Items:
         """Requests are told apart by the length of their context only where it matters."""
