@@ -17,7 +17,7 @@ from decodeloop.types import RequestClass, SpeculationMode
 
 REST, LONGER_REST, LONGEST_REST = 4, 8, 16  # steps, at most, of a class that PAYS, PAYS_LESS, less; powers of two
 PATIENT, HURRIED = 8, 2  # askings in vain before a rest, of a class that PAYS and of others
-PAYS, PAYS_LESS, HARDLY = 1.5, 0.7, 0.25  # what an asking brings, in what it costs
+PAYS, PAYS_LESS, HARDLY = 1.75, 1.2, 0.5  # what an asking brings, in what it costs
 MOST_PAID = 20.0  # a single one counts for no more
 UNKNOWN, UNKNOWN_WEIGHT = 2.0, 4.0  # what asking is taken to bring in a class that nobody knows; askings that is worth
 MEMORY = 128.0  # askings
