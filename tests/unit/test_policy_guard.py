@@ -42,7 +42,7 @@ def step(guard, rows, ms, draft_ms=0.0):
         step_ms=ms,
         rows=tuple(rows),
     )
-    guard.observe(record, ms, PLAIN_MS)
+    guard.observe(record, PLAIN_MS)
 
 
 def stand(guard, request_class=COPY):

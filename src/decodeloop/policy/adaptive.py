@@ -46,8 +46,7 @@ STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked
 STALENESS_STEPS = 16  # after which that is looked at again
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
 LEARN_EVERY = 8  # steps
-PLAIN_TEACHES = 16  # one in so many plain steps is learned from, after
-FIRST_STEPS = 64
+PLAIN_TEACHES, FIRST_STEPS = 16, 64  # one in so many plain steps is learned from, after the first
 WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
 TYPICAL_CONTEXT = 256  # of the cliff's batches, until some were seen
 
@@ -180,12 +179,11 @@ class AdaptivePolicy:
             self._context_tokens += 0.01 * (record.load.context_tokens / rows - self._context_tokens)
             plain_tokens = sum(row.prefill_tokens or 1 for row in record.rows)
             plain_ms = self._costs.step_ms(plain_tokens, record.load.context_tokens, rows)
-            spent_ms = record.step_ms - min(record.draft_ms, self._costs.free_draft_ms(rows))
-            self._guard.observe(record, spent_ms, plain_ms)
+            self._guard.observe(record, plain_ms)
             promised = self._guard.interference()
             if plain_ms > 0.0 and math.isfinite(promised):
                 speculating = any(row.verify_len for row in record.rows)
-                slowness = max(spent_ms / plain_ms, 1.0) if speculating else 1.0  # a lucky moment is nobody's to spend
+                slowness = max(record.step_ms / plain_ms, 1.0) if speculating else 1.0  # luck is nobody's to spend
                 self._beliefs.tracks.credit(record, tracks, (1.0 - promised) * slowness)
 
     def describe(self) -> Mapping[str, Any]:

@@ -53,8 +53,8 @@ class Guard(Protocol):
 
     def spend(self, ms: float) -> None: ...
 
-    def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
-        """spent_ms: the step, less what would have been spent anyway. plain_ms: the same rows decoded plainly."""
+    def observe(self, record: StepRecord, plain_ms: float) -> None:
+        """plain_ms: the same rows decoded plainly."""
         ...
 
     def describe(self) -> Mapping[str, Any]: ...
@@ -105,11 +105,11 @@ class Watch:
     def spend(self, ms: float) -> None:
         """Nothing is spent where nothing is afforded."""
 
-    def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
-        self.book(_by_class(record), spent_ms, plain_ms)
+    def observe(self, record: StepRecord, plain_ms: float) -> None:
+        self.book(_by_class(record), record.step_ms, plain_ms)
 
-    def book(self, classes: Mapping[Key, _Part], spent_ms: float, plain_ms: float) -> None:
-        slowness = min(spent_ms / plain_ms, SLOWEST) if plain_ms > 0.0 else 1.0
+    def book(self, classes: Mapping[Key, _Part], step_ms: float, plain_ms: float) -> None:
+        slowness = min(step_ms / plain_ms, SLOWEST) if plain_ms > 0.0 else 1.0
         for key, part in classes.items():
             self.account(key).add(part.rows * slowness - part.tokens, part.rows * slowness)
 
@@ -169,9 +169,9 @@ class PlainGuard:
         self._lost_ms += ms
         self._allowance_ms -= ms
 
-    def observe(self, record: StepRecord, spent_ms: float, plain_ms: float) -> None:
+    def observe(self, record: StepRecord, plain_ms: float) -> None:
         classes = _by_class(record)
-        self._watch.book(classes, spent_ms, plain_ms)
+        self._watch.book(classes, record.step_ms, plain_ms)
         self._step += 1
         self._total_ms += record.step_ms
         self._allowance_ms = min(self._allowance_ms + LOST_SHARE * record.step_ms, MOST_SAVED_MS)
@@ -179,8 +179,8 @@ class PlainGuard:
             return
         speculating = [key for key, part in classes.items() if part.verified or part.paid]
         for key in speculating:
-            without_ms = _without(record, classes, key, spent_ms, plain_ms)
-            slowness = min(spent_ms / max(without_ms, spent_ms / SLOWEST), SLOWEST)
+            without_ms = _without(record, classes, key, plain_ms)
+            slowness = min(record.step_ms / max(without_ms, record.step_ms / SLOWEST), SLOWEST)
             due = classes[key].rows * slowness * (1.0 - TOLERATED)
             self._judge(key, due - classes[key].tokens, due, plain_ms / len(record.rows))
         if speculating:
@@ -254,15 +254,14 @@ def _by_class(record: StepRecord) -> dict[Key, _Part]:
     return classes
 
 
-def _without(record: StepRecord, classes: Mapping[Key, _Part], key: Key, spent_ms: float, plain_ms: float) -> float:
+def _without(record: StepRecord, classes: Mapping[Key, _Part], key: Key, plain_ms: float) -> float:
     """What the step would have taken had this one class decoded plainly.
 
-    What verifying added to plain time is shared out by verified tokens, paid drafting by drafted ones.
+    What it took beyond plain time is shared out by verified tokens, paid drafting by drafted ones.
     """
-    forward_ms = record.step_ms - record.draft_ms
-    drafting_ms = max(spent_ms - forward_ms, 0.0)
     verified = sum(part.verified for part in classes.values())
     paid = sum(part.paid for part in classes.values())
-    own = classes[key]
-    saved = (forward_ms - plain_ms) * own.verified / verified if verified else 0.0
-    return spent_ms - saved - (drafting_ms * own.paid / paid if paid else 0.0)
+    own, drafting_ms = classes[key], record.draft_ms if paid else 0.0
+    verifying_ms = record.step_ms - drafting_ms - plain_ms
+    saved_ms = verifying_ms * own.verified / verified if verified else 0.0
+    return record.step_ms - saved_ms - (drafting_ms * own.paid / paid if paid else 0.0)
