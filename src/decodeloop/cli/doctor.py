@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from decodeloop.cli import flags
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import open_model
+from decodeloop.engine import kernels
 from decodeloop.engine.build import choose_runner, open_drafters
 from decodeloop.engine.hardware import Hardware, read_hardware
 from decodeloop.engine.memory import plan_memory
@@ -38,8 +40,9 @@ def doctor(
     """Look at the machine, the runners, and a MODEL's memory."""
     settings = flags.engine_settings(EngineSettings(), context.params)
     hardware = read_hardware()
-    found: dict[str, Any] = {"hardware": asdict(hardware)}
+    found: dict[str, Any] = {"hardware": asdict(hardware), "kernels": _kernels()}
     _print_hardware(hardware)
+    print(f"kernels  {found['kernels']}")
     if model is not None:
         checkpoint = open_model(model, read_environment())
         found["model"] = _examine(checkpoint, settings, hardware)
@@ -52,6 +55,15 @@ def _print_hardware(hardware: Hardware) -> None:
     print(f"cpu      {hardware.cpu}, {hardware.cores} cores{quota}")
     print(f"isa      {' '.join(hardware.isa) or hardware.architecture}")
     print(f"memory   {hardware.memory_bytes // MIB} MiB, {hardware.available_bytes // MIB} MiB available")
+
+
+def _kernels() -> str:
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            native = kernels.load()
+        except ImportError as error:
+            return f"none: {error}"
+    return kernels.outdated(native) or f"compiled, for {', '.join(native.kernels())}"
 
 
 def _examine(checkpoint: Checkpoint, settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:

@@ -239,6 +239,7 @@ void bind_engine(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    m.attr("sources") = DECODELOOP_SOURCES_DIGEST;
     m.def("kernels", [] {
         std::vector<std::string> names;
         for (const Kernels* kernels : available_kernels()) names.emplace_back(kernels->name);
