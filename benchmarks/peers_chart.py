@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-ROW, LEFT, WIDTH, TOP = 20, 240, 640, 64
+ROW, LEFT, WIDTH, TOP = 20, 240, 640, 80
 TITLE = "Tokens per second beside other engines, same weights"
 OURS, OTHERS = "#2f6f9f", "#b9b2a6"
 PANELS = (("copy", 1, "copy and edit tasks, one at a time"), ("open", 1, "open questions, one at a time"))
@@ -28,8 +28,8 @@ def chart(result: dict) -> str:
         'font-size="12" fill="#222">',
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         f'<text x="12" y="22" font-size="15" font-weight="bold">{TITLE}</text>',
-        f'<text x="12" y="41" fill="#666">{result["device"]}; medians over {result["blocks"]} interleaved blocks, '
-        "line: least to most</text>",
+        f'<text x="12" y="40" fill="#666">{result["device"]}</text>',
+        f'<text x="12" y="56" fill="#666">{result["blocks"]} interleaved blocks: medians, least to most</text>',
     ]
     y = TOP
     for title, rows in panels:
