@@ -33,7 +33,7 @@ from decodeloop.evaluation.histories import histories
 from decodeloop.evaluation.policy_rule import PolicyRule
 from decodeloop.evaluation.rules import Fixed, Off
 from decodeloop.evaluation.simulate import Fleet, simulate_closed
-from decodeloop.evaluation.trust import calibrated, error
+from decodeloop.evaluation.trust import calibrated, error, with_pauses
 from decodeloop.evaluation.workload import Arrival, read_prompts
 from decodeloop.policy import PolicySettings, policies
 from decodeloop.policy.cost import CostSurface
@@ -203,7 +203,7 @@ def main() -> None:
         if len(own_paces) < FEWEST:
             raise RuntimeError(f"{name} at load {load}: {len(own_paces)} requests are too few; raise --turn-tokens")
         tpot = float(np.quantile(own_paces, 0.95))
-        steps = error(taught[load][0], [record for turn in served for record in turn.records])
+        steps = error(taught[load][0], [record for turn in served for record in with_pauses(turn.records)])
         idle = 1.0 - sum(r.step_ms for turn in served for r in turn.records) / sum(1e3 * t.seconds for t in served)
         said_rate, said_paces = simulated(arm, taught[load][0], recorded[load], load)
         said_tpot = float(np.quantile(said_paces, 0.95))

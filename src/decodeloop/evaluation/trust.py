@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,29 @@ class Trust:
 
 
 def calibrated(surface: CostSurface, records: Sequence[StepRecord], *, source: str) -> tuple[CostSurface, Trust]:
-    """The surface taught by every other recorded step (sampling, overhead, free drafting), its error on the others."""
-    usable = [record for record in records if record.rows and record.verify_ms > 0.0]
+    """The surface taught by every other recorded step (sampling, overhead, free drafting), its error on the others.
+
+    What passes between a step and the next is part of what it takes: a simulation has nothing between its steps.
+    """
+    usable = [record for record in with_pauses(records) if record.rows and record.verify_ms > 0.0]
     for record in usable[::2]:
         surface.observe(record, FREE, {})
     held = usable[1::2]
     if not held:
         return surface, Trust(f"measured ({source})")
     return surface, replace(error(surface, held), label=f"measured ({source})")
+
+
+def with_pauses(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Each step with the time until the next of the same run began; where that is longer than the step, nobody ran."""
+    pauses = [1e3 * (after.at_s - record.at_s) - record.step_ms for record, after in pairwise(records)]
+    follows = [after.step == record.step + 1 for record, after in pairwise(records)]
+    return [
+        replace(record, overhead_ms=record.overhead_ms + ms, step_ms=record.step_ms + ms)
+        if follow and 0.0 < ms < record.step_ms
+        else record
+        for record, ms, follow in zip(records, [*pauses, 0.0], [*follows, False], strict=True)
+    ]
 
 
 def error(surface: CostSurface, records: Sequence[StepRecord]) -> Trust:

@@ -1,0 +1,48 @@
+"""What recorded steps took, the time between them included."""
+
+from __future__ import annotations
+
+import pytest
+
+from decodeloop.evaluation.trust import calibrated, with_pauses
+from decodeloop.policy.cost import CostSurface
+from decodeloop.policy.cost_fit import CostSample
+from decodeloop.types import Load, Reason, RequestClass, StepRecord, StepRow
+
+ROW = StepRow(
+    request_id="r", tenant="t", request_class=RequestClass.SQL, reason=Reason.FIXED, context_tokens=100, emitted=1
+)
+
+
+def step(number, at_ms, ms=10.0):
+    return StepRecord(
+        step=number,
+        at_s=at_ms / 1e3,
+        load=Load(1, 0, 100, 1.0),
+        draft_ms=0.0,
+        verify_ms=ms - 1.0,
+        sample_ms=0.5,
+        overhead_ms=0.5,
+        step_ms=ms,
+        rows=(ROW,),
+    )
+
+
+def test_what_passes_until_the_next_step_belongs_to_a_step_unless_nobody_ran_or_others_did():
+    steps = [step(1, 0.0), step(2, 12.0), step(3, 22.0), step(4, 60.0), step(9, 71.0), step(10, 80.0)]
+    found = with_pauses(steps)
+    assert [record.step_ms for record in found] == pytest.approx([12.0, 10.0, 10.0, 10.0, 10.0, 10.0])
+    assert found[0].overhead_ms == pytest.approx(2.5)
+    for record in found:
+        parts = record.draft_ms + record.verify_ms + record.sample_ms + record.overhead_ms
+        assert parts == pytest.approx(record.step_ms)
+    assert found[1:] == steps[1:]
+
+
+def test_a_surface_is_taught_pauses_as_well():
+    samples = [CostSample(n, 100, 1, 9.0) for n in (1, 2, 4, 8)]
+    told, trust = calibrated(CostSurface(samples), [step(i, 12.0 * i) for i in range(400)], source="here")
+    without, _ = calibrated(CostSurface(samples), [step(i, 10.0 * i) for i in range(400)], source="here")
+    assert told.step_ms(1, 100, 1) - without.step_ms(1, 100, 1) == pytest.approx(2.0, rel=0.1)
+    assert trust.error_median == pytest.approx(0.0, abs=0.02)
+    assert trust.total == pytest.approx(0.0, abs=0.02)
