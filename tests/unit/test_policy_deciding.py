@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.acceptance import LEAST, MOST, Runs
+from decodeloop.policy.adaptive import PLAIN_TEACHES
 from decodeloop.policy.allocate import RATE, Priced, allocate, drafts_of
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.cost import CostSurface
@@ -196,4 +197,4 @@ def test_steps_in_which_nobody_was_asked_are_counted_but_hardly_learned_from():
         silent = StepRow(request_id="r", tenant="t", request_class=EDIT, reason=Reason.NO_PROPOSAL, emitted=1)
         policy.observe(StepRecord(**timed(number), load=load, rows=(silent,)))
     assert policy.describe()["reasons"] == {"no_proposal": 464}
-    assert len(learned) == pytest.approx(64 + 400 / 16, abs=10)
+    assert len(learned) == pytest.approx(64 + 400 / PLAIN_TEACHES, abs=10)
