@@ -17,15 +17,17 @@ class WithoutDraws:
 
 
 class Counting(WithoutDraws):
-    """One that counts the rows that it was asked to draw."""
+    """One that counts the sequences' rows that it was asked to draw, and those that it did draw."""
 
     def __init__(self, runner):
         super().__init__(runner)
-        self._runner, self.asked = runner, 0
+        self._runner, self.asked, self.drawn = runner, 0, 0
 
     def draw_coupled(self, logits, asked):
         self.asked += len(asked)
-        return self._runner.draw_coupled(logits, asked)
+        drawn = self._runner.draw_coupled(logits, asked)
+        self.drawn += len(asked) - drawn.count(None)
+        return drawn
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,19 @@ def test_requests_without_a_state_are_drawn_by_the_runner_alone(native, temperat
         before = counting.asked
         running.one(temperature=temperature, presence_penalty=0.5)
         assert counting.asked == before
+
+
+@pytest.mark.parametrize(
+    "filters", [{"top_p": 0.9}, {"top_k": 40}, {"min_p": 0.05}, {"top_p": 0.9, "top_k": 40, "min_p": 0.05}], ids=str
+)
+def test_filtered_requests_are_drawn_by_the_runner_and_answered_alike(native, filters):
+    asked = [request(temperature=1.2, max_tokens=24, seed=seed, logprobs=1, **filters) for seed in range(4)]
+    expected = replace(native, runner=WithoutDraws(native.runner)).plain(*asked)
+    assert len({tuple(answer.token_ids[0]) for answer in expected}) > 1
+    counting = Counting(native.runner)
+    with replace(native, runner=counting).engine() as running:
+        assert not differences(running.ask(*asked), expected)
+    assert counting.drawn == counting.asked > 0
 
 
 def test_both_ways_report_the_same_entropies(native):

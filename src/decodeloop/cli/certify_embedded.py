@@ -23,6 +23,7 @@ from decodeloop.testing import Run, check_runner, pack
 from decodeloop.types import ChatPrompt, FloatArray, IntArray, Request, SamplingParams, Speculation, SpeculationMode
 
 MODES = {Arm.PLAIN: SpeculationMode.OFF, Arm.SERVED: SpeculationMode.AUTO, Arm.FORCED: SpeculationMode.FORCE}
+FILTERED = SamplingParams(temperature=0.8, top_p=0.95, top_k=200)
 LIKELY = 0.6  # a row whose likeliest token has more says little about a sampler
 
 
@@ -66,21 +67,20 @@ def sampled_rows(engine: EmbeddedEngine) -> list[Row]:
     Before the worker is started: the forwards use the engine's own KV.
     """
     target = InProcess(engine)
-    found: list[Row] = []
+    bare: list[Row] = []
+    filtered: list[Row] = []
     for text in SAMPLED:
         request = target.request(
             Ask(messages=({"role": "user", "content": text},), temperature=1.0, max_tokens=1), Arm.PLAIN
         )
-        for params in (request.params, SamplingParams(temperature=0.8, top_p=0.95, top_k=200)):
+        for params, found in ((request.params, bare), (FILTERED, filtered)):
             prepared = engine.intake.prepare(replace(request, params=params))
             logits = _last_logits(engine.engine.runner, prepared.tokens)
-            of = logits if params.top_k == 0 else None  # nothing but they and the temperature decide
-            found.append(Row(prepared.tokens, prepared.state.distribution(logits), of, params.temperature))
-    least_sure = sorted(found, key=lambda row: float(row.p.probs.max()))
-    if least_sure[0].p.probs.max() > LIKELY:
+            found.append(Row(prepared.tokens, prepared.state.distribution(logits), logits, prepared.state.plain))
+    least_sure = [min(found, key=lambda row: float(row.p.probs.max())) for found in (bare, filtered)]
+    if all(row.p.probs.max() > LIKELY for row in least_sure):
         raise ValueError("this model is sure of every next token that was tried: its sampler can't be seen at work")
-    bare, shaped = ([row for row in least_sure if (row.logits is None) is filtered] for filtered in (False, True))
-    return [*bare[:1], *shaped[:1]]
+    return least_sure
 
 
 def drawn_as_served(engine: EmbeddedEngine) -> Draw:
@@ -91,14 +91,17 @@ def drawn_as_served(engine: EmbeddedEngine) -> Draw:
         return by_verifier
 
     def draw(row: Row, asked: Sequence[tuple[RequestChance, int]]) -> Sequence[int]:
-        if row.logits is None:
+        if row.logits is None or row.sampling is None:
             return by_verifier(row, asked)
         logits = np.tile(row.logits, (len(asked), 1))
         rows = [
-            CoupledRows(slice(i, i + 1), (), chance.key, position, row.temperature)
+            CoupledRows(slice(i, i + 1), (), chance.key, position, row.sampling)
             for i, (chance, position) in enumerate(asked)
         ]
-        return [-1 if said is None else said.tokens[0] for said in runner.draw_coupled(logits, rows)]
+        return [
+            by_verifier(row, [one])[0] if said is None else said.tokens[0]
+            for one, said in zip(asked, runner.draw_coupled(logits, rows), strict=True)
+        ]
 
     return draw
 

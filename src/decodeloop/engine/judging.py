@@ -57,7 +57,7 @@ class Judging:
 def _stateless(lane: Lane) -> CoupledRows | None:
     """A lane's rows where nothing but its logits decides what p is."""
     sequence = lane.sequence
-    temperature = sequence.state.plain_temperature
-    if temperature is None or lane.draft.parents is not None or not isinstance(sequence.chance, RequestChance):
+    sampling = sequence.state.plain
+    if sampling is None or lane.draft.parents is not None or not isinstance(sequence.chance, RequestChance):
         return None
-    return CoupledRows(lane.rows, lane.draft.tokens, sequence.chance.key, len(sequence.tokens), temperature)
+    return CoupledRows(lane.rows, lane.draft.tokens, sequence.chance.key, len(sequence.tokens), sampling)

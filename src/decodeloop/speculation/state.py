@@ -9,6 +9,7 @@ import numpy as np
 
 from decodeloop.speculation.counts import TokenCounts
 from decodeloop.speculation.distribution import Distribution, NothingLeft
+from decodeloop.speculation.drawing import PlainSampling
 from decodeloop.speculation.filters import keep
 from decodeloop.speculation.shaping import Shaping
 from decodeloop.types import BoolArray, FloatArray, IntArray, SamplingParams
@@ -79,16 +80,15 @@ class SamplingState:
         return self._dead_at is not None
 
     @property
-    def plain_temperature(self) -> float | None:
-        """T where p is softmax(logits / T) here and in all that follows, 0 for its limit; None where more is asked."""
+    def plain(self) -> PlainSampling | None:
+        """What p is here and in all that follows, as long as logits alone decide it; None where more does."""
         params = self.params
         asked = not self._shaping.idle or self._counts is not None or self._matcher is not None
         if asked or len(self._output) < params.min_tokens:
             return None
         if params.temperature <= GREEDY_BELOW:
-            return 0.0
-        filtered = params.min_p > 0.0 or params.top_k > 0 or params.top_p < 1.0
-        return None if filtered else params.temperature
+            return PlainSampling(0.0)
+        return PlainSampling(params.temperature, params.min_p, params.top_k, params.top_p)
 
     def ends(self, token: int) -> bool:
         """Whether `token` ends the output by itself: a stop id, or EOS unless it is ignored."""

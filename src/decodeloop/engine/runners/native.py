@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,7 +116,10 @@ class NativeRunner:
             drafted=drafted,
             keys=[word for rows in asked for word in rows.key],
             positions=[rows.position for rows in asked],
-            temperatures=[rows.temperature for rows in asked],
+            temperatures=[rows.sampling.temperature for rows in asked],
+            least=[math.log(rows.sampling.min_p) if rows.sampling.min_p > 0 else -math.inf for rows in asked],
+            top_k=[rows.sampling.top_k for rows in asked],
+            top_p=[rows.sampling.top_p for rows in asked],
         )
         places = (slice(rows.rows.start, rows.rows.start + count) for rows, count in zip(asked, emitted, strict=True))
         return [

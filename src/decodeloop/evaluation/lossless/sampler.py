@@ -15,6 +15,7 @@ import numpy as np
 from decodeloop.evaluation.lossless.contingency import CELLS, Evidence, against_law, detectable
 from decodeloop.evaluation.lossless.outcome import Check, Control, Power
 from decodeloop.speculation import NO_DRAFT, Verifier
+from decodeloop.speculation.drawing import PlainSampling
 from decodeloop.speculation.sampling import Distribution, RequestChance
 from decodeloop.types import FloatArray, IntArray
 
@@ -26,12 +27,12 @@ _SIDE = 5  # likeliest tokens a side of a table of pairs
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """p after a prompt, shaped by a request. logits: what it comes of, and at which temperature, if by nothing else."""
+    """p after a prompt, shaped by a request. logits, sampling: what it comes of, if it comes of nothing else."""
 
     prompt: tuple[int, ...]
     p: Distribution
     logits: FloatArray | None = None
-    temperature: float = 1.0
+    sampling: PlainSampling | None = None
 
 
 Draw = Callable[[Row, Sequence[tuple[RequestChance, int]]], Sequence[int]]  # (noise, position) -> token, of each

@@ -5,6 +5,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace decodeloop {
 
@@ -14,20 +15,19 @@ void require(bool holds, const char* what, int64_t sequence) {
     if (!holds) throw std::invalid_argument(std::string(what) + " of sequence " + std::to_string(sequence));
 }
 
+constexpr Candidate kLeast{-std::numeric_limits<double>::infinity(), 0, std::numeric_limits<int32_t>::max()};
+constexpr size_t kDense = 16;  // noise of so many ids in a row costs as much as that of one by itself
+
 // The lowest id among those with the highest score, as if every score were evaluated.
 class Race {
 public:
-    Race(const float* logits, double temperature, const NoiseKey& noise, int64_t likeliest)
-        : logits_(logits), top_(logits[likeliest]), temperature_(temperature), noise_(noise) {
-        enter(likeliest, noise_word(noise, kCoupledHigh, likeliest));
-    }
+    explicit Race(const NoiseKey& noise) : noise_(noise) {}
 
-    void enter(int64_t id, uint32_t high) {
-        const double log_weight = (static_cast<double>(logits_[id]) - top_) / temperature_;
-        const double score = log_weight + gumbel(high, noise_word(noise_, kCoupledLow, id));
-        if (score > best_ || (score == best_ && id < winner_)) {
+    void enter(const Candidate& candidate, uint32_t high) {
+        const double score = candidate.log_weight + gumbel(high, noise_word(noise_, kCoupledLow, candidate.id));
+        if (score > best_ || (score == best_ && candidate.id < winner_)) {
             best_ = score;
-            winner_ = id;
+            winner_ = candidate.id;
         }
     }
 
@@ -35,51 +35,93 @@ public:
     int64_t winner() const { return winner_; }
 
 private:
-    const float* logits_;
-    double top_, temperature_;
     NoiseKey noise_;
     double best_ = -std::numeric_limits<double>::infinity();
     int64_t winner_ = 0;
 };
 
-int64_t winner(const Kernels& kernels, const float* logits, int64_t vocab_size, double temperature,
-               const NoiseKey& noise, int64_t likeliest) {
+// Of all down to `last`.
+int64_t winner(const Kernels& kernels, const LogitRow& row, const NoiseKey& noise, int64_t likeliest,
+               const Candidate& last) {
     uint32_t words[kScreenIds];
     int32_t found[kScreenIds];
-    Race race(logits, temperature, noise, likeliest);
-    const auto scale = static_cast<float>(1.0 / temperature);
-    for (int64_t first = 0; first < vocab_size; first += kScreenIds) {
-        const int64_t count = std::min<int64_t>(kScreenIds, vocab_size - first);
+    Race race(noise);
+    race.enter({0.0, 1.0, static_cast<int32_t>(likeliest)}, noise_word(noise, kCoupledHigh, likeliest));
+    const auto top = static_cast<float>(row.top), scale = static_cast<float>(1.0 / row.temperature);
+    for (int64_t first = 0; first < row.vocab_size; first += kScreenIds) {
+        const int64_t count = std::min<int64_t>(kScreenIds, row.vocab_size - first);
         const auto least = static_cast<float>(race.best());
-        const int left = kernels.screen({logits, first, count, noise, logits[likeliest], scale, least, words, found});
-        for (int i = 0; i < left; ++i) race.enter(first + found[i], words[found[i]]);
+        const int left = kernels.screen({row.logits, first, count, noise, top, scale, least, words, found});
+        for (int i = 0; i < left; ++i) {
+            const int64_t id = first + found[i];
+            const Candidate candidate{row.log_weight(id), 0, static_cast<int32_t>(id)};
+            if (!before(last, candidate)) race.enter(candidate, words[found[i]]);
+        }
     }
     return race.winner();
 }
 
+int64_t winner_among(const std::vector<Candidate>& few, const NoiseKey& noise) {
+    Race race(noise);
+    for (const Candidate& candidate : few) {
+        const uint32_t high = noise_word(noise, kCoupledHigh, candidate.id);
+        if (candidate.log_weight + gumbel_bound(high) >= race.best()) race.enter(candidate, high);
+    }
+    return race.winner();
+}
+
+float entropy_of(const std::vector<Candidate>& kept) {
+    double total = 0, moment = 0;
+    for (const Candidate& candidate : kept) {
+        total += candidate.weight;
+        moment += candidate.weight * candidate.log_weight;
+    }
+    return static_cast<float>(std::max(0.0, std::log(total) - moment / total));
+}
+
+struct Choice {
+    int64_t token;  // -1: none can be made here
+    float entropy;
+};
+
+Choice choose(const Kernels& kernels, const LogitRow& row, const Filters& filters, const NoiseKey& noise,
+              int64_t likeliest, std::vector<Candidate>& kept) {
+    if (!filters.any()) {
+        const auto top = static_cast<float>(row.top), scale = static_cast<float>(1.0 / row.temperature);
+        const float entropy = kernels.entropy(row.logits, row.vocab_size, top, scale);
+        return {winner(kernels, row, noise, likeliest, kLeast), entropy};
+    }
+    if (!keep(kernels, row, filters, kept)) return {-1, 0.0f};
+    if (kept.size() * kDense < static_cast<size_t>(row.vocab_size))
+        return {winner_among(kept, noise), entropy_of(kept)};
+    const Candidate last = *std::max_element(kept.begin(), kept.end(), before);
+    return {winner(kernels, row, noise, likeliest, last), entropy_of(kept)};
+}
+
 void draw_sequence(const Kernels& kernels, const DrawBatch& batch, const DrawOutputs& outputs, int64_t sequence) {
     const double temperature = batch.temperatures[sequence];
+    std::vector<Candidate> kept;
     int32_t& emitted = outputs.emitted[sequence];
     emitted = 0;
     for (int64_t i = 0; i < batch.count[sequence]; ++i) {
         const int64_t row = batch.first[sequence] + i;
         const float* logits = batch.logits + row * batch.vocab_size;
-        int64_t token = kernels.likeliest(logits, batch.vocab_size);
-        if (token < 0) {
+        const int64_t likeliest = kernels.likeliest(logits, batch.vocab_size);
+        Choice choice{likeliest, 0.0f};
+        if (likeliest >= 0 && temperature > 0) {
+            const auto position = static_cast<uint32_t>(batch.positions[sequence] + i);
+            const NoiseKey noise{{batch.keys[2 * sequence], batch.keys[2 * sequence + 1]}, position};
+            const LogitRow given{logits, batch.vocab_size, logits[likeliest], temperature};
+            choice = choose(kernels, given, batch.filters[sequence], noise, likeliest, kept);
+        }
+        if (choice.token < 0) {
             emitted = 0;
             return;
         }
-        outputs.entropies[row] = 0.0f;
-        if (temperature > 0) {
-            const auto position = static_cast<uint32_t>(batch.positions[sequence] + i);
-            const NoiseKey noise{{batch.keys[2 * sequence], batch.keys[2 * sequence + 1]}, position};
-            const auto scale = static_cast<float>(1.0 / temperature);
-            outputs.entropies[row] = kernels.entropy(logits, batch.vocab_size, logits[token], scale);
-            token = winner(kernels, logits, batch.vocab_size, temperature, noise, token);
-        }
-        outputs.tokens[row] = static_cast<int32_t>(token);
+        outputs.tokens[row] = static_cast<int32_t>(choice.token);
+        outputs.entropies[row] = choice.entropy;
         emitted = static_cast<int32_t>(i + 1);
-        if (token != batch.drafted[row]) return;
+        if (choice.token != batch.drafted[row]) return;
     }
 }
 

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 
+#include "filters.h"
 #include "kernels.h"
 #include "noise.h"
 #include "threads.h"
 
 namespace decodeloop {
 
-// Rows of S sequences, every sequence's one after the other; their p is the softmax of logits / temperature.
+// Rows of S sequences, every sequence's one after the other; their p is the softmax of logits / temperature, filtered.
 struct DrawBatch {
     int64_t rows = 0, vocab_size = 0, sequences = 0;
     const float* logits = nullptr;         // [rows][vocab_size]
@@ -19,6 +20,7 @@ struct DrawBatch {
     const uint32_t* keys = nullptr;        // [sequences][2]
     const int64_t* positions = nullptr;    // [sequences] what its first row decides
     const double* temperatures = nullptr;  // [sequences] 0: the likeliest token, of equal ones the first
+    const Filters* filters = nullptr;      // [sequences]
 
     // std::invalid_argument names what is out of range.
     void check() const;
@@ -28,7 +30,8 @@ struct DrawBatch {
 struct DrawOutputs {
     int32_t* tokens = nullptr;   // [rows]
     float* entropies = nullptr;  // [rows] of p, in nats
-    int32_t* emitted = nullptr;  // [sequences] tokens drawn; 0 where a row has no p: NaN, infinite, or nothing left
+    int32_t* emitted = nullptr;  // [sequences] tokens drawn; 0 where a row has no p (NaN, infinite,
+                                 // nothing left), or what its filters keep is unclear
 };
 
 void draw(const Kernels& kernels, Team& team, const DrawBatch& batch, const DrawOutputs& outputs);

@@ -107,6 +107,10 @@ struct Kernels {
     int64_t (*likeliest)(const float* x, int64_t n);
     float (*entropy)(const float* x, int64_t n, float top, float scale);
     int (*screen)(const ScreenArgs&);  // how many were found
+    // which of x[0..n) are `least` or more, and how many
+    int (*above)(const float* x, int64_t n, float least, int32_t* found);
+    // the sum of exp((x - top) * scale), terms off by less than 1e-12 of themselves; those under 1e-300 are as good as 0
+    double (*weight)(const float* x, int64_t n, double top, double scale);
 };
 
 // Null where this build or this machine lacks the instructions.

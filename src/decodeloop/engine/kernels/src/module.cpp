@@ -138,12 +138,16 @@ using Drawn = std::tuple<std::vector<int32_t>, std::vector<float>, std::vector<i
 Drawn draw_rows(Weights& weights, In<float, 2> logits, const std::vector<int32_t>& first,
                 const std::vector<int32_t>& count, const std::vector<int32_t>& drafted,
                 const std::vector<uint32_t>& keys, const std::vector<int64_t>& positions,
-                const std::vector<double>& temperatures) {
+                const std::vector<double>& temperatures, const std::vector<double>& least,
+                const std::vector<int64_t>& top_k, const std::vector<double>& top_p) {
     const size_t rows = logits.shape(0), sequences = first.size();
     require_shape(logits.shape(1) >= 1, "logits");
     require_shape(drafted.size() == rows, "drafted");
     require_shape(count.size() == sequences && keys.size() == 2 * sequences, "count or keys");
     require_shape(positions.size() == sequences && temperatures.size() == sequences, "positions or temperatures");
+    require_shape(least.size() == sequences && top_k.size() == sequences && top_p.size() == sequences, "filters");
+    std::vector<Filters> filters(sequences);
+    for (size_t i = 0; i < sequences; ++i) filters[i] = {least[i], top_k[i], top_p[i]};
     DrawBatch batch;
     batch.rows = static_cast<int64_t>(rows);
     batch.vocab_size = static_cast<int64_t>(logits.shape(1));
@@ -155,6 +159,7 @@ Drawn draw_rows(Weights& weights, In<float, 2> logits, const std::vector<int32_t
     batch.keys = keys.data();
     batch.positions = positions.data();
     batch.temperatures = temperatures.data();
+    batch.filters = filters.data();
     Drawn out{std::vector<int32_t>(rows), std::vector<float>(rows), std::vector<int32_t>(sequences)};
     auto& [tokens, entropies, emitted] = out;
     nb::gil_scoped_release release;
@@ -213,7 +218,7 @@ void bind_weights(nb::module_& m) {
             },
             "ordinary"_a, "window"_a)
         .def("draw", &draw_rows, "logits"_a, "first"_a, "count"_a, "drafted"_a, "keys"_a, "positions"_a,
-             "temperatures"_a)
+             "temperatures"_a, "least"_a, "top_k"_a, "top_p"_a)
         .def_prop_ro("isa", [](Weights& w) { return w.kernels()->name; })
         .def_prop_ro("threads", [](Weights& w) { return w.team().threads(); })
         .def_prop_ro("nbytes", [](Weights& w) { return w.model().weight_bytes(); });

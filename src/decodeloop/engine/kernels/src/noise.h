@@ -61,6 +61,16 @@ static inline double noise_log(double x) {
     return exponent * kLn2High + (log_near_one(mantissa - 1.0) + exponent * kLn2Low);
 }
 
+// At most 0.1 above what gumbel(high, low) can be, as a rule. With c = 2^32 - 1 - high, E >= c 2^-32; and a float's
+// bits, read as a number, are a piecewise linear log2, nowhere above the true one.
+static inline double gumbel_bound(uint32_t high) {
+    constexpr double kLn2 = 0.6931471805599453, kSlack = 1e-9;
+    const auto rest = static_cast<float>(~high >> 8);
+    int32_t bits;
+    std::memcpy(&bits, &rest, sizeof bits);
+    return (24 + 127 - bits / 8388608.0) * kLn2 + kSlack;
+}
+
 static inline double gumbel(uint32_t high, uint32_t low) {
     constexpr double kUnit64 = 1.0 / 18446744073709551616.0;
     const uint64_t n = (uint64_t{high} << 32) | low, m = ~n;

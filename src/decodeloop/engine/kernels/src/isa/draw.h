@@ -1,4 +1,4 @@
-// What a draw asks of a row of logits, for any Simd: its maximum, its entropy, and the few tokens that can win.
+// What a draw asks of a row of logits, for any Simd: its maximum, its entropy, its weight, and which tokens matter.
 #pragma once
 
 #include "../kernels.h"
@@ -99,6 +99,58 @@ static int screen(const ScreenArgs& a) {
             a.found[found++] = static_cast<int32_t>(i + __builtin_ctz(left));
     }
     return found;
+}
+
+template <class S>
+static int above(const float* x, int64_t n, float least, int32_t* found) {
+    int count = 0;
+    for (int64_t i = 0; i < n; i += S::kLanes) {
+        unsigned left = S::at_least(load_part<S>(x + i, n - i), S::set1(least));
+        for (; left != 0; left &= left - 1) found[count++] = static_cast<int32_t>(i + __builtin_ctz(left));
+    }
+    return count;
+}
+
+// A register of float64, as the compiler does it.
+template <class S>
+struct Doubles {
+    static constexpr int kLanes = S::kLanes / 2;
+    typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
+    typedef double D __attribute__((vector_size(kLanes * sizeof(double))));
+    typedef int64_t Bits __attribute__((vector_size(kLanes * sizeof(int64_t))));
+
+    // exp of -708 (or less: the same) to 0.
+    static inline __attribute__((always_inline)) D exp(D x) {
+        constexpr double kLog2E = 1.4426950408889634, kMagic = 6755399441055744.0;  // 1.5 * 2^52: rounds
+        constexpr double kLn2High = 2977044471.0 / 4294967296.0, kLn2Low = 1.9082149292705877e-10;
+        x = x > -708.0 ? x : D{} - 708.0;
+        const D shifted = x * kLog2E + kMagic;
+        const D twos = shifted - kMagic;
+        const D rest = x - twos * kLn2High - twos * kLn2Low;
+        D series = D{} + 1.0 / 479001600.0;
+        constexpr double kOf[] = {39916800, 3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2, 1, 1};
+#pragma GCC unroll 12
+        for (const double factorial : kOf) series = series * rest + 1.0 / factorial;
+        return reinterpret_cast<D>(reinterpret_cast<Bits>(series) + (reinterpret_cast<Bits>(shifted) << 52));
+    }
+};
+
+template <class S>
+static double weight(const float* x, int64_t n, double top, double scale) {
+    using V = Doubles<S>;
+    typename V::D sum{};
+    for (int64_t i = 0; i < n; i += V::kLanes) {
+        typename V::Floats floats = typename V::Floats{} + kNever;
+        if (n - i >= V::kLanes) {
+            __builtin_memcpy(&floats, x + i, sizeof floats);
+        } else {
+            for (int64_t j = 0; i + j < n; ++j) floats[j] = x[i + j];
+        }
+        sum += V::exp((__builtin_convertvector(floats, typename V::D) - top) * scale);
+    }
+    double total = 0;
+    for (int i = 0; i < V::kLanes; ++i) total += sum[i];
+    return total;
 }
 
 }  // namespace decodeloop

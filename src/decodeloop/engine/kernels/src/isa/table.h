@@ -46,6 +46,8 @@ static Kernels table(const char* name) {
     k.likeliest = likeliest<S>;
     k.entropy = entropy<S>;
     k.screen = screen<S>;
+    k.above = above<S>;
+    k.weight = weight<S>;
     return k;
 }
 
