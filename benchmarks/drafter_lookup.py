@@ -1,10 +1,11 @@
 """What a free drafter costs a token, by context length, and how often it is right.
 
-    python benchmarks/drafter_lookup.py [--text FILE ...] [--json]
+    python benchmarks/drafter_lookup.py [--text FILE ...] [--python] [--json]
 
 Reads real text (by default the standard library's sources, cut into words), lets each drafter index a context of 1k, 8k
 and 100k tokens, then feeds it the text that follows token by token, asking for a draft each time. Exit status 1 when a
-token at 100k costs more than twice a token at 1k.
+token at 100k costs more than twice a token at 1k. --python measures the look-ups written in Python, which installations
+without a compiler have.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import thread_time
 
+from decodeloop.engine.kernels.lookup import compiled_lookups
 from decodeloop.speculation import Drafter, DrafterSetup, DraftRequest
 from decodeloop.speculation.drafters import drafters
 from decodeloop.speculation.drafters.shadow import shadow_match
+from decodeloop.speculation.lookup import Lookups
 from decodeloop.speculation.sampling import RequestChance, SamplingState
 from decodeloop.types import SamplingParams
 
@@ -54,9 +57,9 @@ class Cost:
 class Feed:
     """One drafter after one context, with the time and the hits of what it is fed."""
 
-    def __init__(self, name: str, text: Sequence[int], context: int) -> None:
+    def __init__(self, name: str, text: Sequence[int], context: int, lookups: Lookups | None) -> None:
         self.name, self.context, self._text = name, context, text
-        setup = DrafterSetup(VOCAB_SIZE, max_context=len(text), max_sequences=1, max_draft_len=DRAFT_LEN)
+        setup = DrafterSetup(VOCAB_SIZE, len(text), max_sequences=1, max_draft_len=DRAFT_LEN, lookups=lookups)
         self._drafter: Drafter = drafters.load(name)(setup)
         self._tokens = list(text[:context])
         state = SamplingState(SamplingParams(), [], vocab_size=VOCAB_SIZE, eos_ids=frozenset())
@@ -108,8 +111,8 @@ def as_tokens(paths: Sequence[Path], count: int) -> list[int]:
     return tokens
 
 
-def measure(text: Sequence[int]) -> list[Cost]:
-    feeds = [Feed(name, text, context) for name in ("ngram", "suffix") for context in CONTEXTS]
+def measure(text: Sequence[int], lookups: Lookups | None) -> list[Cost]:
+    feeds = [Feed(name, text, context, lookups) for name in ("ngram", "suffix") for context in CONTEXTS]
     for _ in range(FED // ROUND):
         for feed in feeds:
             feed.round()
@@ -119,10 +122,12 @@ def measure(text: Sequence[int]) -> list[Cost]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--text", nargs="*", type=Path, help="text files to read")
+    parser.add_argument("--python", action="store_true", help="the look-ups written in Python")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     arguments = parser.parse_args()
     paths = arguments.text or sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    costs = measure(as_tokens(paths, max(CONTEXTS) + FED + DRAFT_LEN))
+    lookups = None if arguments.python else compiled_lookups()
+    costs = measure(as_tokens(paths, max(CONTEXTS) + FED + DRAFT_LEN), lookups)
     base = {cost.drafter: cost.us_per_token for cost in costs if cost.context_tokens == CONTEXTS[0]}
     print("drafter   context  us/token  of 1k  indexing  drafts  right  B/token")
     for cost in costs:

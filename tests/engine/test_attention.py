@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodeloop.engine.attention import LATE, LONGEST_REST, PATIENT, REST, SCOUTS, Attention
+from decodeloop.engine.attention import LATE, PATIENT, RESTS, SCOUTS, Attention
 from decodeloop.types import RequestClass, Speculation, SpeculationMode
 
 EDIT, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
@@ -57,16 +57,16 @@ def test_rests_grow_to_the_longest_and_end_with_the_first_draft_worth_verifying(
     asked = served(attention, Running(1), 400, lambda step: step >= 200)
     gaps = [b - a for a, b in pairwise(asked)]
     assert gaps[: PATIENT - 2] == [1] * (PATIENT - 2)
-    assert max(gaps) >= REST
+    assert max(gaps) >= RESTS[0]
     woken = next(step for step in asked if step >= 200)
-    assert woken < 200 + LONGEST_REST
+    assert woken < 200 + RESTS[-1]
     assert [step for step in asked if step >= woken] == list(range(woken, 400))
 
 
 def test_a_hopeless_class_costs_next_to_nothing():
     attention = hopeless(Attention())
     asked = [len(served(attention, Running(100 + i), 96, lambda step: False)) for i in range(8 * SCOUTS)]
-    assert sum(asked) <= 8 * 96 / LONGEST_REST + 8
+    assert sum(asked) <= 8 * 96 / RESTS[-1] + 8
     assert sum(bool(count) for count in asked) <= 8 + 1
 
 
@@ -107,7 +107,7 @@ def in_vain(attention, sequences, steps):
 def test_resting_sequences_are_asked_together():
     attention = Attention()
     in_vain(attention, [Running(i) for i in range(32)], 200)
-    assert 0 < in_vain(attention, [Running(100 + i) for i in range(32)], 200) <= 200 / LONGEST_REST + 1
+    assert 0 < in_vain(attention, [Running(100 + i) for i in range(32)], 200) <= 200 / RESTS[-1] + 1
 
 
 def test_what_pays_is_learned_apart_for_every_octave_of_load():
@@ -151,7 +151,7 @@ def test_who_wants_none_is_never_asked():
 def test_it_is_asked_again_within_the_longest_rest_whatever_happens(worth):
     asked = served(Attention(), Running(0), len(worth), lambda step: worth[step])
     gaps = [b - a for a, b in zip([-1, *asked], [*asked, len(worth)], strict=True)]
-    assert max(gaps) <= LONGEST_REST + 1
+    assert max(gaps) <= RESTS[-1] + 1
 
 
 @pytest.mark.parametrize("share", [0.5, 0.2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decodeloop.engine.attention import LONGEST_REST, SCOUTS
+from decodeloop.engine.attention import RESTS, SCOUTS
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.fixed import FixedPolicy
 from decodeloop.speculation import Draft, DraftBlock
@@ -135,7 +135,7 @@ def test_of_a_hopeless_class_only_scouts_are_asked_and_what_they_find_wakes_it()
     free.asked = 0
     for _ in range(2 * SCOUTS):
         rig.generate(PROMPT, max_tokens=60)
-    assert free.asked == pytest.approx(2 * 60 / LONGEST_REST, abs=2)
+    assert free.asked == pytest.approx(2 * 60 / RESTS[-1], abs=2)
     rig.engine.policy = FixedPolicy(PolicySettings(draft_len=4))  # now it is heeded whenever it is asked
     for _ in range(SCOUTS):
         heard = rig.generate(PROMPT, max_tokens=60)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +12,12 @@ from hypothesis import strategies as st
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.acceptance import LEAST, MOST, Runs
-from decodeloop.policy.allocate import RATE, Items, Priced, allocate
+from decodeloop.policy.adaptive import PLAIN_TEACHES
+from decodeloop.policy.allocate import RATE, Priced, allocate, drafts_of
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
+from decodeloop.policy.fair import allocate_fairly
 from decodeloop.policy.guard import Watch
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.slots import Leaves
@@ -70,22 +75,38 @@ def test_what_was_learned_shows_at_once_in_the_short_cut():
     assert calibrator.survival(slot, [0.5], 0.0, most=1)[0] < 0.5 * before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
-    conditional=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=K),
+    drafts=st.lists(
+        st.lists(st.sampled_from([0.0, 0.3, 0.9, 1.0]) | st.floats(0.0, 1.0), max_size=K), min_size=1, max_size=5
+    ),
     slope=st.floats(0.05, 4.0),
     stairs=st.sampled_from([1, 3]),
     price=st.one_of(st.none(), st.floats(0.01, 1.0)),
+    bound_and_credit=st.tuples(st.sampled_from([math.inf, 0.5, 0.02]), st.floats(-1.0, 2.0)),
 )
-def test_one_request_gets_what_the_allocation_gives_it(conditional, slope, stairs, price):
-    here, survival = step(1, surface(slope, stairs)), np.zeros((1, K))
-    survival[0, : len(conditional)] = np.cumprod(conditional)
-    drafted = len(conditional)
-    objective, ms, items = RATE if price is None else Priced(price), here.ms(drafted, 1), Items(survival)
-    alone = here._alone(survival[0].tolist(), drafted, objective)
-    both = here._worthwhile(allocate(items, ms, objective), items, float(ms[0]), objective)
-    assert alone.score == pytest.approx(both.score, rel=1e-9, abs=1e-9)
-    assert alone.tokens == pytest.approx(1.0 + survival[0, : int(alone.verify_lens[0])].sum())
+def test_few_tokens_are_allocated_as_many_are(drafts, slope, stairs, price, bound_and_credit):
+    bound, credit = bound_and_credit
+    here = replace(step(len(drafts), surface(slope, stairs)), guard=Watch(bound))
+    here.tracks[-1].credit = credit
+    survival = np.zeros((len(drafts), K))
+    for row, conditional in zip(survival, drafts, strict=True):
+        row[: len(conditional)] = np.cumprod(conditional)
+    drafted, objective, items = sum(map(len, drafts)), RATE if price is None else Priced(price), here.items(survival)
+    ms = here.ms(drafted, drafts_of(survival))
+    few = here._few(survival.tolist(), objective)
+    if math.isinf(bound) or len(drafts) == 1:
+        found = allocate(items, ms, objective)
+    else:
+        found = allocate_fairly(items, ms, here.plain_ms, bound, objective)
+    if few is None:
+        assert allocate(items, ms, objective).ms > here.plain_ms
+        return
+    many = here._worthwhile(found, items, float(ms[0]), objective)
+    assert few.score == pytest.approx(many.score, rel=1e-9, abs=1e-9)
+    assert few.tokens == pytest.approx(float(items.tokens(few.verify_lens).sum()))
+    if few.verify_lens.sum() == many.verify_lens.sum():
+        assert few.verify_lens.tolist() == many.verify_lens.tolist()
 
 
 @settings(max_examples=60, deadline=None)
@@ -176,4 +197,4 @@ def test_steps_in_which_nobody_was_asked_are_counted_but_hardly_learned_from():
         silent = StepRow(request_id="r", tenant="t", request_class=EDIT, reason=Reason.NO_PROPOSAL, emitted=1)
         policy.observe(StepRecord(**timed(number), load=load, rows=(silent,)))
     assert policy.describe()["reasons"] == {"no_proposal": 464}
-    assert len(learned) == pytest.approx(64 + 400 / 16, abs=10)
+    assert len(learned) == pytest.approx(64 + 400 / PLAIN_TEACHES, abs=10)

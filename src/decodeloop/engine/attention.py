@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from decodeloop.engine.sequence import Sequence as EngineSequence
 from decodeloop.types import RequestClass, SpeculationMode
 
-REST, LONGER_REST, LONGEST_REST = 4, 8, 16  # steps, at most, of a class that PAYS, PAYS_LESS, less; powers of two
+RESTS = (4, 8, 16, 32)  # steps, at most, of a class that PAYS, PAYS_LESS, pays HARDLY, less; powers of two
 PATIENT, HURRIED = 8, 2  # askings in vain before a rest, of a class that PAYS and of others
 PAYS, PAYS_LESS, HARDLY = 1.75, 1.2, 0.5  # what an asking brings, in what it costs
 MOST_PAID = 20.0  # a single one counts for no more
@@ -60,9 +60,9 @@ class _Class:
         if self.paid >= PAYS_LESS:
             return _Rest(octave, now, 1)
         if self.paid >= HARDLY:
-            return _Rest(octave, _next(now, REST), REST)
+            return _Rest(octave, _next(now, RESTS[0]), RESTS[0])
         self.begun += 1
-        return _Rest(octave, now + LATE if self.begun % SCOUTS else _next(now, LONGEST_REST), LONGEST_REST)
+        return _Rest(octave, now + LATE if self.begun % SCOUTS else _next(now, RESTS[-1]), RESTS[-1])
 
     @property
     def patience(self) -> int:
@@ -70,7 +70,7 @@ class _Class:
 
     @property
     def longest_period(self) -> int:
-        return REST if self.paid >= PAYS else LONGER_REST if self.paid >= PAYS_LESS else LONGEST_REST
+        return RESTS[sum(self.paid < enough for enough in (PAYS, PAYS_LESS, HARDLY))]
 
 
 @dataclass(slots=True)

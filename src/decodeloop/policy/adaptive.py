@@ -46,7 +46,7 @@ STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked
 STALENESS_STEPS = 16  # after which that is looked at again
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
 LEARN_EVERY = 8  # steps
-PLAIN_TEACHES, FIRST_STEPS = 16, 64  # one in so many plain steps is learned from, after the first
+PLAIN_TEACHES, FIRST_STEPS = 32, 64  # one in so many plain steps is learned from, after the first
 WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
 TYPICAL_CONTEXT = 256  # of the cliff's batches, until some were seen
 

@@ -20,7 +20,7 @@ from decodeloop.types import DecodeRequest, FloatArray, IntArray, StepRecord, St
 Confidence = Sequence[float] | FloatArray
 FLUSH = 256  # drafts that are learned from together, once there is a record
 FIRST_FLUSH = 4
-FEW = 4  # drafts that are sooner calibrated one by one than as arrays
+FEW = 8  # drafts that are sooner calibrated one by one than as arrays
 SAMPLED_ROWS = 4  # of a step: enough to learn from, however many requests run
 CLASS_KEPT = 1.0 - 1.0 / 256.0  # of the class's rewards, a draft
 PRIOR_STEPS = 4.0  # that the class's record counts for beside a request's own, and survival beside the class's

@@ -94,11 +94,18 @@ class Calibrator:
         self._cells = np.arange(leaves.capacity * max_draft_len).reshape(shape) * BINS
         self._depth = np.log1p(np.arange(max_draft_len))
         self._known: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}  # see `_scalars`
+        self._last: tuple[bytes, Calibration] | None = None  # of the slots asked for last, who are often the same
         self.scorecard = Scorecard(max_draft_len)
         leaves.tell(self._clear_leaf, self._clear_tenant)
 
     def at(self, slots: IntArray) -> Calibration:
         """What is believed of each of `slots`. Its bins go on learning: see `frozen`."""
+        key = slots.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._at(slots)
+        return self._last[1]
+
+    def _at(self, slots: IntArray) -> Calibration:
         shared = self._shared[self._leaves.tenant_of[slots]]
         weights = self._weights[slots] + shared[:, None, :FEATURES]
         weights[:, :, 0] += shared[:, FEATURES:] * self._depth
@@ -133,6 +140,10 @@ class Calibrator:
             known = self._known[slot, position] = weights.tolist(), labels.tolist(), hits.tolist()
         return known
 
+    def _forget_known(self) -> None:
+        self._known.clear()
+        self._last = None
+
     def frozen(self, slot: int) -> Calibration:
         """What is believed of one slot now, for good."""
         live = self.at(np.array([slot]))
@@ -144,8 +155,8 @@ class Calibrator:
 
         slots: [R]. features: [R, K, FEATURES] (see `featurise`).
         """
-        self._known.clear()
-        now = self.at(slots)
+        self._forget_known()
+        now = self._at(slots)
         logits = now.curve(features)
         predicted = now.binned(logits)
         self.scorecard.add(slots, confidence_of(features), predicted, runs)
@@ -167,7 +178,7 @@ class Calibrator:
 
     def forget(self, slot: int, share: float) -> None:
         """A class has changed: loosen what was learned of it, so that its next labels count for more."""
-        self._known.clear()
+        self._forget_known()
         self._curvature[slot] *= 1.0 - share
         self._bin_labels[slot] *= 1.0 - share
         self._bin_hits[slot] *= 1.0 - share
@@ -190,13 +201,13 @@ class Calibrator:
         hits[touched] = hits[touched] * kept + member @ y
 
     def _clear_leaf(self, row: int) -> None:
-        self._known.clear()
+        self._forget_known()
         self._weights[row] = self._curvature[row] = 0.0
         self._bin_labels[row] = self._bin_hits[row] = 0.0
         self.scorecard.clear(row)
 
     def _clear_tenant(self, row: int) -> None:
-        self._known.clear()
+        self._forget_known()
         self._shared[row], self._shared_curvature[row] = START, 0.0
 
 

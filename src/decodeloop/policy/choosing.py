@@ -59,9 +59,9 @@ class Choosing:
         if not all_heard or any(choice.reason is Reason.FORCED for choice in choices):
             return Chosen(choices, None)
         survival = np.zeros((step.rows, self._beliefs.max_draft_len))
-        survival[list(played)] = heard.survival[list(played.values())]
-        for row in played:
-            survival[row, choices[row].draft_len :] = 0.0
+        for row, place in played.items():
+            length = choices[row].draft_len
+            survival[row, :length] = heard.survival[place, :length]
         return Chosen(choices, survival)
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:

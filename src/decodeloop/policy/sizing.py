@@ -19,6 +19,7 @@ from decodeloop.types import DecodeRequest, FloatArray, Load
 
 WORTH_MARGIN = 0.9  # for what `least_worth` leaves out: requests of shorter context cost a little less
 LEAST_GAIN, MOST_GAIN = 0.01, 0.05  # of a plain step: bounds on what a verified draft must be expected to gain
+FEW_TOKENS = 64  # drafted ones that are sooner ranked one by one than as arrays
 EXTRA_MATTERS = 0.01  # of the plain step: how much contexts must differ in cost before requests are told apart
 
 
@@ -123,8 +124,11 @@ class Step:
         """The best verify lengths. survival: [N, K], of which `drafted` positions exist."""
         items = self.items(survival)
         terms = self.terms(items, drafted)
-        if self.rows == 1 and terms.weights is None and self.certain is None and not self.spent_ms:
-            return self._alone(survival[0].tolist(), drafted, terms.objective)
+        alike = terms.weights is None and items.extra_ms is None and self.certain is None and not self.spent_ms
+        if alike and drafted <= FEW_TOKENS:
+            few = self._few(survival.tolist(), terms.objective)
+            if few is not None:
+                return few
         if terms.weights is not None:
             items = replace(items, weights=terms.weights)
         budget, ms = self.guard.interference(), self.ms(drafted, drafts_of(survival))
@@ -147,21 +151,37 @@ class Step:
             return found if items.weights is None else replace(found, gain_ms=gained / price)
         return Allocation(np.zeros(self.rows, np.int64), float(items.least_tokens.sum()), plain_ms, score, score)
 
-    def _alone(self, survival: Sequence[float], drafted: int, objective: Objective) -> Allocation:
-        """`allocate` for one request: the best of its draft's prefixes. Arrays would take longer to make."""
-        plain, tokens = 1 + self.load.prefill_tokens, 1.0
-        best_ms = plain_ms = self.costs.step_ms(plain, self.load.context_tokens, self.sequences)
-        best, best_tokens, score = 0, 1.0, float(objective.score(1.0, best_ms))
-        price, plain_score, beside_ms = objective.price(score), score, self.costs.speculating_ms(1)
-        for length in range(1, min(drafted, len(survival)) + 1):
-            tokens += survival[length - 1]
-            ms = beside_ms + self.costs.step_ms(plain + length, self.load.context_tokens, self.sequences)
-            mine = float(objective.score(tokens, ms))
+    def _few(self, survival: Sequence[Sequence[float]], objective: Objective) -> Allocation | None:
+        """The best lengths for few tokens; None where that would slow somebody below the bound. Between two steps of
+        a model arrays take several times as long to make and to call upon as these few numbers."""
+        ranked = sorted((p for own in survival for p in own if p > 0.0), reverse=True)
+        plain = self.rows + self.load.prefill_tokens
+        beside_ms = self.costs.speculating_ms(sum(own[0] > 0.0 for own in survival))
+        value = best_value = float(self.rows)
+        best, best_ms = 0, self.plain_ms
+        plain_score = score = float(objective.score(value, best_ms))
+        step_ms, context, sequences = self.costs.step_ms, self.load.context_tokens, self.sequences
+        for count, gain in enumerate(ranked, 1):
+            value += gain
+            ms = beside_ms + step_ms(plain + count, context, sequences)
+            mine = objective.score(value, ms)
             if mine > score:
-                best, best_tokens, best_ms, score = length, tokens, ms, mine
-        if best_tokens - 1.0 - price * (best_ms - plain_ms) < self.least_gain * price * best_ms:
-            best, best_tokens, best_ms, score = 0, 1.0, plain_ms, plain_score
-        return Allocation(np.array([best]), best_tokens, best_ms, score, score)
+                best, best_value, best_ms, score = count, value, ms, mine
+        if best_ms > self._harmless_ms:
+            return None
+        price = objective.price(plain_score)
+        if best_value - self.rows - price * (best_ms - self.plain_ms) < self.least_gain * price * best_ms:
+            best, best_value, best_ms, score = 0, float(self.rows), self.plain_ms, plain_score
+        lens = _prefixes(survival, best, ranked[best - 1]) if best else [0] * self.rows
+        return Allocation(np.array(lens), best_value, best_ms, score, score)
+
+    @property
+    def _harmless_ms(self) -> float:
+        """Up to here nobody is slowed beyond the bound, whatever comes of the drafts; one alone is in nobody's way."""
+        budget = self.guard.interference()
+        if math.isinf(budget) or self.rows == 1:
+            return math.inf
+        return self.plain_ms * (1.0 + max(min(track.credit for track in self.tracks), 0.0)) / (1.0 - budget)
 
     def _step_ms(self, least: int, drafted: int, drafts: int) -> FloatArray:
         """[drafted + 1] beside `least` tokens that are not drafted."""
@@ -169,3 +189,15 @@ class Step:
         ms = self.spent_ms + self.costs.step_ms_many(tokens, self.load.context_tokens, self.sequences)
         ms[0 if self.certain_tokens else 1 :] += self.costs.speculating_ms(drafts)
         return ms
+
+
+def _prefixes(survival: Sequence[Sequence[float]], total: int, last: float) -> list[int]:
+    """[N] how many of the `total` largest survivals, of which `last` is the least, each row holds; ties go to the first
+    rows."""
+    lens = [sum(p > last for p in own) for own in survival]
+    left = total - sum(lens)
+    for i, own in enumerate(survival):
+        taken = min(left, own.count(last))
+        lens[i] += taken
+        left -= taken
+    return lens
