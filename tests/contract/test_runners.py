@@ -1,7 +1,7 @@
 """Every runner in the registry, on every family of models, and runners that are wrong in one way each."""
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from decodeloop.engine.rows import VerifyRows
 from decodeloop.engine.runners import RunnerOptions, runners
 from decodeloop.engine.runners.toy import ToyRunner
 from decodeloop.speculation.block import Draft
-from decodeloop.speculation.drawing import CoupledTokens
+from decodeloop.speculation.drawing import CoupledTokens, PlainSampling
 from decodeloop.speculation.sampling import RequestChance, SamplingState
 from decodeloop.speculation.verifiers.coupled import CoupledVerifier
 from decodeloop.testing import check_runner
@@ -117,7 +117,7 @@ class DrawsInPython(Faulty):
     def draw_coupled(self, logits, asked):
         drawn = []
         for rows in asked:
-            params = SamplingParams(temperature=rows.temperature)
+            params = SamplingParams(**asdict(rows.sampling))
             state = SamplingState(params, (), vocab_size=logits.shape[1], eos_ids=frozenset())
             seen = VerifyRows(state, logits[rows.rows], rows.drafted, rows.position)
             try:
@@ -131,7 +131,13 @@ class DrawsInPython(Faulty):
 
 class DrawsTheLikeliest(DrawsInPython):
     def draw_coupled(self, logits, asked):
-        return super().draw_coupled(logits, [replace(rows, temperature=0.0) for rows in asked])
+        return super().draw_coupled(logits, [replace(rows, sampling=PlainSampling(0.0)) for rows in asked])
+
+
+class DrawsWhatIsFilteredOut(DrawsInPython):
+    def draw_coupled(self, logits, asked):
+        bare = [replace(rows, sampling=PlainSampling(rows.sampling.temperature)) for rows in asked]
+        return super().draw_coupled(logits, bare)
 
 
 class DrawsBehindAMistake(DrawsInPython):
