@@ -2,8 +2,8 @@
 
 from decodeloop.evaluation.fidelity import FidelityBounds
 
-# Name -> the runner's dtype, and bounds. With AVX512-BF16 not only weights but inputs too are rounded to bfloat16, as in
-# any engine that multiplies by those instructions; what bf16 is held to allows for that, and int4 is far off it.
+# Name -> the runner's dtype, and bounds. AVX512-BF16 rounds inputs to bfloat16 as weights are, like any engine that
+# multiplies by those instructions; what bf16 is held to allows for that, and int4 is far off it.
 BOUNDS = {
     "bf16": ("bf16", FidelityBounds(divergence=1e-3, divergence_p99=3e-3, agreement=0.97, perplexity_ratio=1.004)),
     "int4": ("auto", FidelityBounds(divergence=8e-3, divergence_p99=8e-2, agreement=0.92, perplexity_ratio=1.01)),
