@@ -8,7 +8,7 @@ import numpy as np
 
 from decodeloop.evaluation.fleet import Batch, Decided, Outcome
 from decodeloop.evaluation.roofline import StraightLines
-from decodeloop.policy.allocate import Items, depth_scores
+from decodeloop.policy.allocate import Items, depth_scores, drafts_of
 from decodeloop.policy.cost_start import scannable, speculating_ms
 from decodeloop.policy.fair import allocate_fairly
 from decodeloop.types import CostModel, FloatArray
@@ -90,7 +90,7 @@ class Best:
         most = int(np.count_nonzero(survival))
         tokens = batch.prefill + count + np.arange(most + 1)
         ms = scannable(self.cost).step_ms_many(tokens, batch.context, batch.sequences)
-        ms[1:] += speculating_ms(self.cost, int(np.count_nonzero(survival[:, :1])))
+        ms[1:] += speculating_ms(self.cost, drafts_of(survival))
         if not self.paid:
             found = allocate_fairly(Items(survival), ms, float(ms[0]), self.interference)
             return Decided(found.verify_lens, free_ms(self.cost, batch.sequences))

@@ -51,7 +51,8 @@ class PaidDrafting:
         items = step.items(survival)
         terms = step.terms(items, drafted)
         items = replace(items, weights=terms.weights)
-        scores = depth_scores(items, paid, step.ms(drafted, drafts_of(survival)), draft_ms, terms.objective)
+        ms = step.ms(drafted, drafts_of(survival))
+        scores = depth_scores(items, paid, ms, draft_ms, terms.objective)
         depth = int(np.argmax(scores[1:])) + 1
         if scores[depth] > plain.score:
             cut = np.where(paid[:, None] & (np.arange(survival.shape[1]) >= depth), 0.0, survival)
@@ -63,9 +64,7 @@ class PaidDrafting:
                     else choice
                     for i, choice in enumerate(choices)
                 ]
-        undrafted = depth_scores(
-            items, paid, step.ms(drafted, drafts_of(survival)), np.zeros(depths + 1), terms.objective
-        )
+        undrafted = depth_scores(items, paid, ms, np.zeros(depths + 1), terms.objective)
         costly = bool(undrafted.max() > plain.score * (1.0 + 1e-9))
         return [_for_its_cost(choice) if costly and i in rows else choice for i, choice in enumerate(without)]
 
