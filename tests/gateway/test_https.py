@@ -174,5 +174,5 @@ def test_authorities_that_are_none_stop_the_start(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"no certificates in .*empty\.pem"):
         start("empty.pem")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"missing\.pem"):
         start("missing.pem")

@@ -116,6 +116,9 @@ def test_configurations_are_validated_and_have_a_schema(file: Path) -> None:
     file.write_text("governance: {store: 'sqlite:x', cedar: 'permit (everything'}\n")
     with pytest.raises(ValueError, match="cedar"):
         run("config", "validate", file)
+    file.write_text("gateway: {upstreams: {a: {url: 'https://a', authorities: missing.pem}}}\n")
+    with pytest.raises(FileNotFoundError, match=r"missing\.pem"):
+        run("config", "validate", file)
 
 
 def test_audit_verify_says_what_was_done_and_exits_1(tmp_path: Path) -> None:

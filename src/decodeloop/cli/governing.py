@@ -31,6 +31,7 @@ from decodeloop.gateway.store import StoreUnavailable
 from decodeloop.gateway.store.audit_file import chain_files, verify_file
 from decodeloop.gateway.store.events import open_events
 from decodeloop.gateway.store.opening import open_store
+from decodeloop.gateway.upstreams.remote import RemoteUpstream
 from decodeloop.governance.audit import Head, plain_seal, sealed
 from decodeloop.governance.capability import Grant
 from decodeloop.governance.keys import SECRET_BYTES, compose, digest_of, id_of
@@ -250,6 +251,8 @@ def validate_config(file: Annotated[Path, typer.Argument(help="The YAML that `se
     language_of(settings.governance.cedar)
     directory = directory_of(settings.governance, ())
     read_certificates(settings.gateway.pools)
+    for name, each in settings.gateway.upstreams.items():
+        RemoteUpstream(name, each)
     counts = f"{len(directory.keys)} keys, {len(directory.grants)} grants, {len(directory.limits)} limits"
     print(f"{file}: good; {counts}, {len(settings.gateway.upstreams)} upstreams, {len(settings.gateway.pools)} pools")
 

@@ -169,6 +169,9 @@ def _checking(authorities: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=authorities)
     except ssl.SSLError as error:
         raise ValueError(f"no certificates in {authorities}: {error.reason}") from None
+    except OSError as error:
+        error.filename = authorities  # which the system's message leaves out
+        raise
 
 
 def _lines(headers: Mapping[str, str]) -> bytes:

@@ -72,26 +72,21 @@ class _Seen:
 
 class RemoteUpstream:
     def __init__(self, name: str, settings: RemoteSettings) -> None:
+        """Raises ValueError or OSError for authorities that are none."""
         self.name, self.settings = name, settings
         self.dialect = DIALECTS[settings.engine]
         self._seen = _Seen(cards=[_card(served) for served in settings.models])
-        self._client: HttpClient | None = None
-        self._poller: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """A server that is down doesn't keep the gateway down: it is looked for until it answers.
-
-        Raises ValueError or OSError for authorities that are none.
-        """
-        settings = self.settings
-        headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
         self._client = HttpClient(
             settings.url,
-            headers,
+            {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {},
             connect_s=settings.connect_timeout_s,
             silence_s=settings.silence_timeout_s,
             authorities=settings.authorities,
         )
+        self._poller: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """A server that is down doesn't keep the gateway down: it is looked for until it answers."""
         await self._look()
         self._poller = asyncio.create_task(self._keep_looking())
 
@@ -100,8 +95,7 @@ class RemoteUpstream:
             self._poller.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._poller
-        if self._client is not None:
-            await self._client.close()
+        await self._client.close()
 
     def ready(self) -> bool:
         return self._seen.answers and bool(self._seen.cards)
@@ -126,7 +120,6 @@ class RemoteUpstream:
     def ask(
         self, path: str, body: Mapping[str, Any], trace: Mapping[str, str]
     ) -> AbstractAsyncContextManager[RemoteAnswer]:
-        assert self._client is not None, "ask() comes after start()"
         return _Asking(self.name, self._client, path, dumped(self._translated(body)), trace)
 
     def _translated(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +183,6 @@ class RemoteUpstream:
             return b""
 
     async def _get(self, path: str) -> bytes:
-        assert self._client is not None, "_get() comes after start()"
         async with asyncio.timeout(self.settings.connect_timeout_s):
             answer = await self._client.get(path)
             try:
