@@ -1,8 +1,9 @@
 """The batch-size cliff, and who falls off it:  python benchmarks/cliff.py [--quick] [--run FILE] [--json]
 
 Loads 1 to 32, five classes of requests and a mix of them, arms off, fixed draft lengths, the literature's rules
-(reference) and adaptive, all on the native engine, in mirrored blocks (ABBA). Rates are decode tokens a second while
-the load is held: requests follow each other, prompts lie in the prefix cache, what ends a turn is a number of tokens.
+(reference) and adaptive, all on the native engine, side by side: a slice of some 40 ms of each arm by turns. Rates are
+decode tokens a second while the load is held: requests follow each other, prompts lie in the prefix cache, what ends a
+turn is a number of tokens.
 Every arm decodes the same answers (the engine is lossless), which were decoded plainly beforehand to see where they
 begin to loop; there they end, so that no loop flatters a copying drafter. --loops leaves the loops in. Before the first
 block arms that learn serve each mix for some seconds that are not counted.
@@ -14,36 +15,27 @@ is JSON: worst, best, geomean, inconclusive, and what else the blocks say.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from class_answers import PROMPTS, TEMPERATURES, Workload
 from closed_loop import Arms, Served
+from side_by_side import serve_side_by_side
 
 from decodeloop.cli.environment import read_environment
 from decodeloop.cli.opening import open_model
 from decodeloop.engine.hardware import read_hardware
-from decodeloop.engine.intake import Intake, Prepared
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.evaluation.arms import Measurement
 from decodeloop.evaluation.cliff import MIXED, Cell, Findings, Sweep, conclude, grid, summary, sweep
-from decodeloop.evaluation.workload import Prompt, read_prompts
-from decodeloop.types import ChatPrompt, Request, RequestClass, SamplingParams
+from decodeloop.evaluation.workload import read_prompts
 
-PROMPTS = Path(__file__).parent / "data" / "classes.jsonl"
-TEMPERATURES = {
-    RequestClass.CODE_EDIT: 0.0,
-    RequestClass.CODE_SYNTHESIS: 0.3,
-    RequestClass.STRUCTURED_JSON: 0.3,
-    RequestClass.GENERAL_CHAT: 0.7,
-    RequestClass.CREATIVE_WRITING: 1.0,
-}
 WEIGHTS = {
     "code_edit": 2.0,
     "code_synthesis": 2.0,
@@ -54,107 +46,8 @@ WEIGHTS = {
 LOADS = (1, 2, 4, 8, 16, 32)
 TURN_TOKENS = {1: 192, 2: 96, 4: 64, 8: 40, 16: 32, 32: 24}  # of each of the requests that run at once
 WARM_LOAD, WARM_TOKENS = 4, 600  # of each mix, once
-ANSWER_TOKENS = 96
-LEAST_TOKENS = 16  # shorter answers say little
-LOOP = 12
-VARIANTS = 2  # seeds a prompt, where they matter
 FIXED = ("fixed 2", "fixed 4", "fixed 8")
 ARMS = ("off", *FIXED, "reference", "adaptive")
-
-
-@dataclass(frozen=True)
-class Script:
-    """An answer that will be decoded: its request, and at how many tokens it ends (or begins to loop)."""
-
-    prompt: Prompt
-    seed: int
-    tokens: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.prompt.id}/{self.seed}"
-
-
-def loop_at(tokens: Sequence[int]) -> int | None:
-    """Where the first run of LOOP tokens that has occurred before begins."""
-    seen: set[tuple[int, ...]] = set()
-    for i in range(len(tokens) - LOOP + 1):
-        run = tuple(tokens[i : i + LOOP])
-        if run in seen:
-            return i
-        seen.add(run)
-    return None
-
-
-class Workload:
-    """Scripts per class, prepared once for all arms."""
-
-    def __init__(self, intake: Intake, prompts: Sequence[Prompt]) -> None:
-        self._intake, self._prompts = intake, prompts
-        self._prepared: dict[str, Prepared] = {}
-        self.scripts: dict[str, list[Script]] = {}
-        self.looping: dict[str, list[bool]] = {}
-
-    def write(self, arms: Arms, load: int, *, cut_loops: bool) -> None:
-        """Decode every answer plainly to see how long it is and where it loops."""
-        drafts = [
-            Script(prompt, seed, ANSWER_TOKENS)
-            for prompt in self._prompts
-            for seed in range(VARIANTS if TEMPERATURES[prompt.request_class] else 1)
-        ]
-        load = min(load, len(drafts))
-        queue = itertools.cycle(drafts)
-        served = arms.loops["off"].serve(
-            (self.prepared(script) for script in queue), load, lambda served: len(served.answers) >= len(drafts) + load
-        )
-        answers = {answer.request_id: answer.token_ids for answer in served.answers}
-        self._prepared.clear()
-        for script in drafts:
-            said, name = answers[script.name], str(script.prompt.request_class)
-            start = loop_at(said)
-            self.looping.setdefault(name, []).append(start is not None)
-            tokens = start + LOOP if start is not None and cut_loops else len(said)
-            if tokens >= LEAST_TOKENS:
-                self.scripts.setdefault(name, []).append(replace(script, tokens=tokens))
-
-    def to_json(self) -> dict[str, Any]:
-        scripts = {name: [[s.prompt.id, s.seed, s.tokens] for s in own] for name, own in self.scripts.items()}
-        return {"scripts": scripts, "looping": self.looping}
-
-    def read(self, data: Mapping[str, Any]) -> None:
-        prompts = {prompt.id: prompt for prompt in self._prompts}
-        self.looping = dict(data["looping"])
-        self.scripts = {
-            name: [Script(prompts[prompt], seed, tokens) for prompt, seed, tokens in own]
-            for name, own in data["scripts"].items()
-        }
-
-    def looping_shares(self) -> dict[str, float]:
-        return {name: round(sum(own) / len(own), 3) for name, own in self.looping.items()}
-
-    def prepared(self, script: Script) -> Prepared:
-        if script.name not in self._prepared:
-            prompt = script.prompt
-            self._prepared[script.name] = self._intake.prepare(
-                Request(
-                    id=script.name,
-                    model="model",
-                    prompt=ChatPrompt(({"role": "user", "content": prompt.text},)),
-                    params=SamplingParams(temperature=TEMPERATURES[prompt.request_class], max_tokens=script.tokens),
-                    seed=1 + script.seed,
-                    request_class=prompt.request_class,
-                )
-            )
-        return self._prepared[script.name]
-
-    def stream(self, cell: Cell, block: int) -> Iterator[Prepared]:
-        """The block's requests: every block begins elsewhere; a mix takes from each class in turn."""
-        classes = list(self.scripts) if cell.mix == MIXED else [cell.mix]
-        place = block * max(cell.load, 3)
-        while True:
-            own = self.scripts[classes[place % len(classes)]]
-            yield self.prepared(own[(place // len(classes)) % len(own)])
-            place += 1
 
 
 @dataclass
@@ -242,12 +135,15 @@ class Measuring:
                 stream = self._workload.stream(Cell(load, mix), 0)
                 self._arms.loops[arm].serve(stream, load, lambda served: served.tokens >= WARM_TOKENS)
 
-    def _serve(self, cell: Cell, arm: str, block: int) -> Measurement:
+    def _serve(self, cell: Cell, arms: Sequence[str], turn: int) -> dict[str, Measurement]:
         quota = cell.load * TURN_TOKENS.get(cell.load, 24)
-        stream = self._workload.stream(cell, block)
-        served = self._arms.loops[arm].serve(stream, cell.load, lambda served: served.tokens >= quota)
-        self.book.add(cell, arm, served)
-        return Measurement(tokens=served.tokens, seconds=served.seconds, requests=len(served.answers))
+        loops = {arm: self._arms.loops[arm] for arm in arms}
+        streams = {arm: self._workload.stream(cell, turn) for arm in arms}
+        found = {}
+        for arm, served in serve_side_by_side(loops, streams, load=cell.load, tokens=quota).items():
+            self.book.add(cell, arm, served)
+            found[arm] = Measurement(tokens=served.tokens, seconds=served.seconds, requests=len(served.answers))
+        return found
 
     def _save(self, found: Sweep) -> None:
         if self._path is None:
@@ -270,7 +166,7 @@ def open_arms(options: argparse.Namespace, plan: Plan) -> Arms:
         max_context=768,
         max_sequences=max(cell.load for cell in plan.cells),
         max_step_tokens=512,
-        kv_memory_mb=768,
+        kv_memory_mb=2048,
         max_draft_len=options.max_draft_len,
     )
     arms = Arms(open_model(options.model, read_environment()), settings)

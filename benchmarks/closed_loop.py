@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from decodeloop.engine.build import EmbeddedEngine, build_engine, choose_runner, open_drafters, open_policy
 from decodeloop.engine.intake import Prepared
@@ -16,6 +16,7 @@ from decodeloop.engine.job import Job
 from decodeloop.engine.models import Checkpoint
 from decodeloop.engine.profile import measure as measure_costs
 from decodeloop.engine.proposals import Proposers
+from decodeloop.engine.scheduler import Scheduler
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.policy import Policy
 from decodeloop.policy.cost import CostSurface
@@ -51,37 +52,41 @@ class Served:
 class ClosedLoop:
     """An arm under a constant load: a request that ends is followed by the next of the stream at once."""
 
-    def __init__(self, engine: EmbeddedEngine, policy: Policy, proposers: Proposers) -> None:
+    def __init__(self, engine: EmbeddedEngine, policy: Policy, proposers: Proposers, scheduler: Scheduler) -> None:
         self.engine = engine
-        self._policy, self._proposers = policy, proposers
-        self._turn: _Turn | None = None
+        self._policy, self._proposers, self._scheduler = policy, proposers, scheduler
+        self.observer: Callable[[StepRecord], None] | None = None  # of the engine's steps
         self._numbers = itertools.count()
 
     def describe(self) -> Mapping[str, Any]:
         """What its policy believes."""
         return self._policy.describe()
 
-    def observe(self, record: StepRecord) -> None:
-        if self._turn is not None:
-            self._turn.observe(record)
-
     def serve(self, stream: Iterator[Prepared], load: int, enough: Callable[[Served], bool]) -> Served:
         """Until `enough` of the steps at full load, then what still runs is dropped."""
-        self._between_steps(self._take)
-        turn = self._turn = _Turn(self, stream, load, enough)
+        self._between_steps(self.take)
+        turn = _Turn(self, stream, load, enough)
+        self.observer = turn.observe
         for _ in range(load):
             turn.next()
         turn.over.wait()
-        for job in list(turn.jobs):
-            self.engine.worker.abort(partial(_found, job))
-        self._between_steps(lambda: None)
-        self._turn = None
+        self.drop(turn.jobs)
+        self.observer = None
         if turn.refused is not None:
             raise turn.refused
         return turn.served()
 
-    def _take(self) -> None:
-        self.engine.engine.policy, self.engine.engine.proposers = self._policy, self._proposers
+    def take(self) -> None:
+        """The engine's next steps are this arm's. Called between two steps."""
+        engine = self.engine.engine
+        engine.policy, engine.proposers, engine.scheduler = self._policy, self._proposers, self._scheduler
+
+    def drop(self, jobs: Collection[Job]) -> None:
+        """End what still runs. Only its own scheduler can."""
+        self._between_steps(self.take)
+        for job in list(jobs):
+            self.engine.worker.abort(partial(_found, job))
+        self._between_steps(lambda: None)
 
     def _between_steps(self, task: Callable[[], None]) -> None:
         done = threading.Event()
@@ -89,7 +94,7 @@ class ClosedLoop:
         self.engine.worker.call(done.set)
         done.wait()
 
-    def submit(self, prepared: Prepared, reader: _Listener) -> None:
+    def submit(self, prepared: Prepared, reader: Listener) -> None:
         numbered = replace(prepared, request=replace(prepared.request, id=f"{next(self._numbers)}"))
         engine = self.engine
 
@@ -98,6 +103,16 @@ class ClosedLoop:
             return reader.job
 
         engine.worker.submit(opened, reader.fail)
+
+
+class Listening(Protocol):
+    """Whose requests they are."""
+
+    jobs: set[Job]
+
+    def ended(self, job: Job | None, answer: Answer) -> None: ...
+
+    def failed(self, error: RequestRefused) -> None: ...
 
 
 class _Turn:
@@ -125,7 +140,7 @@ class _Turn:
 
     def next(self) -> None:
         prepared = next(self._stream)
-        self._loop.submit(prepared, _Listener(self, prepared.request))
+        self._loop.submit(prepared, Listener(self, prepared.request))
 
     def ended(self, job: Job | None, answer: Answer) -> None:
         if job is not None:
@@ -146,10 +161,10 @@ class _Turn:
         return Served(records, end_s - records[0].at_s, self._answers)
 
 
-class _Listener:
+class Listener:
     """Reads one answer."""
 
-    def __init__(self, turn: _Turn, request: Request) -> None:
+    def __init__(self, turn: Listening, request: Request) -> None:
         self._turn, self._request = turn, request
         self._tokens: list[int] = []
         self._first: tuple[float, int] | None = None
@@ -229,7 +244,8 @@ class Arms:
         proposers = Proposers(
             {**playing, **(extra_drafters or {})}, shadow_len=shadow_len, shares_noise=verifier.shares_noise
         )
-        self.loops[name] = ClosedLoop(self._engine, deciding, proposers)
+        scheduler = Scheduler(self._engine.engine.scheduler.cache, settings, max_context)
+        self.loops[name] = ClosedLoop(self._engine, deciding, proposers, scheduler)
         return self.loops[name]
 
     def costs(self) -> CostSurface:
@@ -241,4 +257,5 @@ class Arms:
 
     def _observe(self, record: StepRecord) -> None:
         for loop in self.loops.values():
-            loop.observe(record)
+            if loop.observer is not None:
+                loop.observer(record)

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from cliff import PROMPTS, Script, Workload
+from class_answers import PROMPTS, Script, Workload
 from closed_loop import Arms, Served
 from policy_objectives import compare
 

@@ -20,8 +20,11 @@ class Machine:
     def __init__(self, adaptive_at_16=1.0):
         self.rng, self.served, self.adaptive_at_16 = np.random.default_rng(0), [], adaptive_at_16
 
-    def serve(self, cell, arm, block):
-        self.served.append((cell, arm, block))
+    def serve(self, cell, arms, turn):
+        self.served += [(cell, arm, turn) for arm in arms]
+        return {arm: self.measure(cell, arm) for arm in arms}
+
+    def measure(self, cell, arm):
         speed = {
             "off": 1.0,
             "fixed 4": 2.0 / cell.load,

@@ -1,6 +1,6 @@
 """Where speculation stops paying: every load and mix of requests, every arm, in mirrored blocks.
 
-`sweep` works on anything that can serve a cell with an arm (an endpoint, an engine, a function); `Findings` says what
+`sweep` works on anything that can serve a cell with all arms (endpoints, an engine, a function); `Findings` says what
 the blocks came to. Blocks go round all cells before the next one begins, so that a sweep that runs out of time has seen
 every cell equally often, and can go on later.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from decodeloop.evaluation.arms import Measurement, Run, measure
+from decodeloop.evaluation.arms import Measurement, Run
 from decodeloop.evaluation.statistics import (
     AgainstBest,
     Logs,
@@ -48,7 +48,9 @@ class Cell:
         return cls(int(load), mix)
 
 
-Serve = Callable[[Cell, str, int], Measurement]  # (cell, arm, block) -> what serving that block's work took
+# (cell, arms, turn) -> what serving that turn's work took each of them. How they share the time is the server's to say:
+# one after the other, mirrored from turn to turn, or a slice of each by turns.
+Serve = Callable[[Cell, Sequence[str], int], Mapping[str, Measurement]]
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ def sweep(
     told: Callable[[Cell, int], None] = lambda cell, block: None,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Sweep:
-    """Measure `blocks` blocks of every cell.
+    """Measure `blocks` blocks of every cell, two turns each.
 
     found: an earlier sweep to go on with. save: called after each block of a cell. told: before each. out_of_time:
     asked before each; what has been measured until then is returned.
@@ -96,13 +98,11 @@ def sweep(
             if out_of_time():
                 return found
             told(cell, block)
-            measure({arm: _bound(serve, cell, arm) for arm in arms}, block + 1, run=run)
+            for turn in (2 * block, 2 * block + 1):
+                for arm, measured in serve(cell, arms, turn).items():
+                    run.add(arm, block, measured)
             save(found)
     return found
-
-
-def _bound(serve: Serve, cell: Cell, arm: str) -> Callable[[int], Measurement]:
-    return lambda block: serve(cell, arm, block)
 
 
 @dataclass(frozen=True, slots=True)
