@@ -163,7 +163,7 @@ def open_arms(options: argparse.Namespace, plan: Plan) -> Arms:
         runner=options.runner,
         drafters=("ngram", "suffix"),
         drafter_options={"suffix": {"library_tokens": 0}},  # no arm remembers what another block's answer was
-        max_context=768,
+        max_context=4096,  # so that the KV memory holds the requests of all arms
         max_sequences=max(cell.load for cell in plan.cells),
         max_step_tokens=512,
         kv_memory_mb=2048,

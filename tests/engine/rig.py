@@ -99,6 +99,7 @@ class Rig:
         policy="off",
         verifier="coupled",
         blocks=256,
+        spare_blocks=0,
         toy=None,
         matcher=None,
         runner=None,
@@ -108,7 +109,12 @@ class Rig:
         options = RunnerOptions(block_tokens=self.settings.block_tokens, options={"vocab_size": VOCAB, **(toy or {})})
         self.runner = runner or ToyRunner(None, options)
         self.runner.allocate_kv(blocks)
-        self.cache = KvCache(blocks, self.settings.block_tokens, prefix_caching=self.settings.prefix_caching)
+        self.cache = KvCache(
+            blocks,
+            self.settings.block_tokens,
+            prefix_caching=self.settings.prefix_caching,
+            spare_blocks=spare_blocks,
+        )
         max_context = self.settings.max_context or self.runner.info.max_context
         self.scheduler = Scheduler(self.cache, self.settings, max_context)
         judge = verifiers.load(verifier)()

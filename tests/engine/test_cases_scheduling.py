@@ -104,6 +104,21 @@ def test_drafting_backs_off_before_anything_is_evicted():
     assert kept.ended
 
 
+def test_a_cache_full_of_prefixes_leaves_room_to_draft():
+    def capped(spare_blocks):
+        oracle = {"oracle": OracleDrafter([plain_text(PROMPT, max_tokens=30)])}
+        rig = Rig(oracle, policy="fixed", draft_len=4, blocks=40, spare_blocks=spare_blocks, block_tokens=4)
+        for start in range(1, 40):
+            rig.generate(list(range(start, start + 16)), max_tokens=1)
+        assert rig.cache.free_blocks == spare_blocks  # the prefix cache has the others
+        rig.records.clear()
+        assert rig.generate(PROMPT, max_tokens=20).token_ids == Rig().generate(PROMPT, max_tokens=20).token_ids
+        return sum(row.reason is Reason.CAPPED_KV for record in rig.records for row in record.rows)
+
+    assert capped(2) == 0
+    assert capped(0)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(8, 40), st.integers(1, 8), st.integers(0, 12), st.integers(1, 30))
 def test_a_step_never_exceeds_its_budget(budget, sequences, depth, chunk):

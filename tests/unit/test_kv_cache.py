@@ -65,6 +65,20 @@ def test_released_prefixes_stay_until_space_is_needed():
     assert covered == 4  # the tail went first: a prefix outlives its continuations
 
 
+def test_drafts_are_lent_what_text_leaves_free_and_evict_nothing():
+    cache = KvCache(6, BLOCK, spare_blocks=2)
+    first, _ = filled(cache, tokens(16))
+    cache.release(first)
+    second, _ = cache.open(tokens(8, 100), "a")
+    assert cache.grow(second, 8)  # takes two, and what was cached makes room for a draft's two
+    assert (cache.free_blocks, cache.available_blocks) == (2, 4)
+    assert cache.lend(second, 16)
+    assert not cache.lend(second, 20)
+    assert (cache.free_blocks, cache.available_blocks) == (0, 2)
+    cache.shrink(second, 8)
+    assert (cache.free_blocks, cache.available_blocks) == (2, 4)
+
+
 def test_growing_beyond_the_pool_changes_nothing():
     cache = KvCache(4, BLOCK)
     table, _ = cache.open(tokens(3), "a")
@@ -86,10 +100,10 @@ def test_shrinking_keeps_what_is_published():
 @given(st.data())
 def test_any_workload_returns_every_block(data):
     """Random opens, growth, publishing, shrinking and releases over two organizations and few distinct prompts."""
-    cache = KvCache(12, BLOCK)
+    cache = KvCache(12, BLOCK, spare_blocks=data.draw(st.integers(0, 3)))
     live = []
     for _ in range(data.draw(st.integers(1, 40))):
-        act = data.draw(st.sampled_from(["open", "grow", "shrink", "release", "reset"]))
+        act = data.draw(st.sampled_from(["open", "grow", "lend", "shrink", "release", "reset"]))
         if act == "open":
             prompt = tokens(data.draw(st.integers(1, 20)), data.draw(st.sampled_from([0, 100])))
             table, covered = cache.open(prompt, data.draw(st.sampled_from(["a", "b"])))
@@ -101,6 +115,8 @@ def test_any_workload_returns_every_block(data):
             table, prompt = live[data.draw(st.integers(0, len(live) - 1))]
             if act == "grow" and cache.grow(table, len(prompt) + data.draw(st.integers(0, 8))):
                 cache.publish(table, prompt, len(prompt))
+            elif act == "lend":
+                cache.lend(table, len(prompt) + data.draw(st.integers(0, 8)))
             elif act == "shrink":
                 cache.shrink(table, data.draw(st.integers(0, 24)))
             elif act == "release":

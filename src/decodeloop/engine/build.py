@@ -134,7 +134,12 @@ def build_engine(
     runner = runner or choose_runner(checkpoint, settings).runner
     memory = plan_memory(runner.info, settings, psutil.virtual_memory().available)
     runner.allocate_kv(memory.kv_blocks)
-    cache = KvCache(memory.kv_blocks, runner.info.block_tokens, prefix_caching=settings.prefix_caching)
+    cache = KvCache(
+        memory.kv_blocks,
+        runner.info.block_tokens,
+        prefix_caching=settings.prefix_caching,
+        spare_blocks=memory.spare_blocks,
+    )
     scheduler = Scheduler(cache, settings, memory.max_context)
     verifier = verifier or verifiers.load(settings.verifier)()
     playing = {**open_drafters(checkpoint, settings, runner, memory.max_context), **(extra_drafters or {})}

@@ -22,10 +22,13 @@ class KvCache:
 
     A block is free, held (by one or more tables), or idle: unheld but still cached, and evicted when space is needed.
     Only full blocks are ever shared, and a shared block is never written.
+
+    spare_blocks: that committed text leaves free while it can evict idle ones instead. Drafts evict nothing, so without
+    them a cache full of prefixes would leave no room to speculate in.
     """
 
-    def __init__(self, blocks: int, block_tokens: int, *, prefix_caching: bool = True) -> None:
-        self.blocks, self.block_tokens = blocks, block_tokens
+    def __init__(self, blocks: int, block_tokens: int, *, prefix_caching: bool = True, spare_blocks: int = 0) -> None:
+        self.blocks, self.block_tokens, self._spare_blocks = blocks, block_tokens, spare_blocks
         self._free = list(range(blocks - 1, -1, -1))
         self._holders = [0] * blocks
         self._prefixes = PrefixCache()
@@ -74,14 +77,22 @@ class KvCache:
             self.hit_tokens += covered
 
     def grow(self, table: BlockTable, positions: int) -> bool:
-        """Make room for `positions` positions, evicting idle blocks if need be. False, and no change, if it can't."""
+        """Make room for `positions` positions of text, evicting idle blocks if need be. False, and no change, if it
+        can't."""
         missing = self.blocks_for(positions) - len(table.blocks)
         if missing > self.available_blocks:
             return False
-        for _ in range(missing):
-            block = self._free.pop() if self._free else self._prefixes.evict()
-            self._holders[block] = 1
-            table.blocks.append(block)
+        while self._prefixes.idle_blocks and len(self._free) < max(missing, 0) + self._spare_blocks:
+            self._free.append(self._prefixes.evict())
+        self._take(table, missing)
+        return True
+
+    def lend(self, table: BlockTable, positions: int) -> bool:
+        """The same for a draft, which evicts nothing."""
+        missing = self.blocks_for(positions) - len(table.blocks)
+        if missing > len(self._free):
+            return False
+        self._take(table, missing)
         return True
 
     def shrink(self, table: BlockTable, positions: int) -> None:
@@ -111,6 +122,12 @@ class KvCache:
     def reset_prefixes(self) -> None:
         """Forget every cached prefix (held blocks stay with their holders)."""
         self._free.extend(self._prefixes.clear())
+
+    def _take(self, table: BlockTable, missing: int) -> None:
+        for _ in range(missing):
+            block = self._free.pop()
+            self._holders[block] = 1
+            table.blocks.append(block)
 
     def _hold(self, block: int) -> None:
         if self._holders[block] == 0:

@@ -9,11 +9,15 @@ from decodeloop.speculation.forward import RunnerInfo
 
 MIB = 1 << 20
 SMALLEST_CONTEXT = 128
+MOST_SPARE = 1 / 16  # of the pool
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes, and the sizes they buy. lookahead_bytes is the part of the KV pool that drafts may fill at once."""
+    """Bytes, and the sizes they buy. lookahead_bytes is the part of the KV pool that drafts may fill at once.
+
+    spare_blocks: kept out of the prefix cache's hands for them.
+    """
 
     weight_bytes: int
     kv_blocks: int
@@ -21,6 +25,7 @@ class MemoryPlan:
     max_context: int
     lookahead_bytes: int
     available_bytes: int
+    spare_blocks: int
 
 
 def plan_memory(info: RunnerInfo, settings: EngineSettings, available_bytes: int) -> MemoryPlan:
@@ -50,4 +55,5 @@ def plan_memory(info: RunnerInfo, settings: EngineSettings, available_bytes: int
             f"{info.weight_bytes // MIB} MiB of weights; lower kv_memory_mb"
         )
     lookahead = settings.max_sequences * settings.max_draft_len * info.kv_block_bytes // info.block_tokens
-    return MemoryPlan(info.weight_bytes, blocks, kv_bytes, context, min(lookahead, kv_bytes), available_bytes)
+    spare = min(settings.max_sequences * -(-settings.max_draft_len // info.block_tokens), int(MOST_SPARE * blocks))
+    return MemoryPlan(info.weight_bytes, blocks, kv_bytes, context, min(lookahead, kv_bytes), available_bytes, spare)

@@ -112,8 +112,8 @@ class Scheduler:
         return len(sequence.table.blocks) * self.cache.block_tokens - len(sequence.tokens)
 
     def reserve_draft(self, sequence: Sequence, draft_len: int) -> None:
-        held = self.cache.grow(sequence.table, len(sequence.tokens) + draft_len)
-        assert held, "the plan was capped by the free blocks"
+        lent = self.cache.lend(sequence.table, len(sequence.tokens) + draft_len)
+        assert lent, "the plan was capped by the free blocks"
 
     def advance_prompt(self, sequence: Sequence, tokens: int) -> None:
         """A piece of a prompt is computed. Its last piece ends in a verdict, hence in `commit` instead."""
