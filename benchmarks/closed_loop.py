@@ -67,8 +67,7 @@ class ClosedLoop:
         self._between_steps(self.take)
         turn = _Turn(self, stream, load, enough)
         self.observer = turn.observe
-        for _ in range(load):
-            turn.next()
+        self._between_steps(lambda: [turn.next() for _ in range(load)])  # all of them before the first step
         turn.over.wait()
         self.drop(turn.jobs)
         self.observer = None
@@ -88,14 +87,15 @@ class ClosedLoop:
             self.engine.worker.abort(partial(_found, job))
         self._between_steps(lambda: None)
 
-    def _between_steps(self, task: Callable[[], None]) -> None:
+    def _between_steps(self, task: Callable[[], object]) -> None:
         done = threading.Event()
         self.engine.worker.call(task)
         self.engine.worker.call(done.set)
         done.wait()
 
     def submit(self, prepared: Prepared, reader: Listener) -> None:
-        numbered = replace(prepared, request=replace(prepared.request, id=f"{next(self._numbers)}"))
+        request = replace(prepared.request, id=f"{next(self._numbers)}/{prepared.request.id}")
+        numbered = replace(prepared, request=request)
         engine = self.engine
 
         def opened() -> Job:

@@ -1,12 +1,14 @@
 """How far the fleet simulator is from our own engine:  python benchmarks/simulator_error.py [--loads 1,4,16] [--json]
 
-Measured: a closed loop of requests of five classes on the native engine (n-gram drafts, no prefix cache), plainly, with
-fixed drafts and with the adaptive policy, in mirrored order. Simulated: the same requests (their lengths), step times
-from the cost surface measured at start and taught by the steps of a run of its own at that load, drafts from that run's
-record. No simulated arm has seen its own measurement.
+Measured: turns of a closed loop of requests of five classes on the native engine (n-gram drafts, no prefix cache),
+plainly, with fixed drafts and with the adaptive policy, in mirrored order. Simulated: the same turns of the same
+requests. How long answers are and how drafts fare is known from a run over all requests with long fixed drafts; step
+times are the surface measured at start, taught by a recording's turns between the arms' and set to the pace the machine
+had in each (it changes by half within seconds). No simulated arm has seen its own measurement.
 
-Per arm and load: tokens a second and TPOT p95, measured and simulated. Goals: the mean absolute error of throughput
-within 10 %, of TPOT p95 within 15 %.
+Per arm and load: tokens a second and TPOT p95 of the requests that began and ended within a turn, measured and
+simulated. Goals: the mean absolute error of throughput within 10 %, of TPOT p95 within 15 %. steps: how far the step
+times alone are off, in all.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import argparse
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from closed_loop import Arms, Served
@@ -28,12 +31,12 @@ from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.evaluation.acceptance import Recorded
-from decodeloop.evaluation.fleet import Limits
+from decodeloop.evaluation.fleet import Limits, Rule
 from decodeloop.evaluation.histories import histories
 from decodeloop.evaluation.policy_rule import PolicyRule
 from decodeloop.evaluation.rules import Fixed, Off
-from decodeloop.evaluation.simulate import Fleet, simulate_closed
-from decodeloop.evaluation.trust import calibrated, error, with_pauses
+from decodeloop.evaluation.simulate import Fleet, simulate_turns
+from decodeloop.evaluation.trust import calibrated, keep_pace, predicted_ms, with_pauses
 from decodeloop.evaluation.workload import Arrival, read_prompts
 from decodeloop.policy import PolicySettings, policies
 from decodeloop.policy.cost import CostSurface
@@ -43,8 +46,13 @@ PROMPTS = Path(__file__).parent / "data" / "classes.jsonl"
 HOT = {RequestClass.CREATIVE_WRITING: 1.0, RequestClass.GENERAL_CHAT: 0.7}
 DEPTH = 12
 FEWEST = 8  # requests of a cell
-GENERATIONS = 2  # of requests, in a turn at any load
+GENERATIONS = 3  # of requests, in a turn at any load
+SHIFT = 7  # requests by which a turn begins later than the one before
+KNOWN_AT = 4  # load at which every request is served once beforehand
 LEAST = 8  # tokens after the first: shorter answers have no pace
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,11 +72,11 @@ def settings() -> EngineSettings:
     )
 
 
-def stream(prepared: Sequence[Prepared], start: int) -> Iterator[Prepared]:
-    return itertools.islice(itertools.cycle(prepared), start, None)
+def stream(items: Sequence[T], start: int) -> Iterator[T]:
+    return itertools.islice(itertools.cycle(items), start, None)
 
 
-def requests(arms: Arms, per_class: int, tokens: int) -> list[Prepared]:
+def prepare(arms: Arms, per_class: int, tokens: int) -> list[Prepared]:
     """In turn by class."""
     own: dict[RequestClass, list[Prepared]] = defaultdict(list)
     intake = arms.loops[RECORDING.name].engine.intake
@@ -86,7 +94,7 @@ def requests(arms: Arms, per_class: int, tokens: int) -> list[Prepared]:
     return [prepared for row in itertools.zip_longest(*own.values()) for prepared in row if prepared is not None]
 
 
-def paces(served: Sequence[Served]) -> list[float]:
+def paces(served: Sequence[Served], lengths: Mapping[str, int]) -> list[float]:
     """Of requests that began and ended within a turn: ms a token after the first, waiting for others included."""
     found = []
     for turn in served:
@@ -99,49 +107,64 @@ def paces(served: Sequence[Served]) -> list[float]:
                     first[row.request_id] = end_s
                 elif row.request_id in first and row.emitted:
                     last[row.request_id] = end_s, last.get(row.request_id, (0.0, 0))[1] + row.emitted
-        open_ids = {row.request_id for row in turn.records[-1].rows}
         found += [
             1e3 * (end_s - first[name]) / tokens
             for name, (end_s, tokens) in last.items()
-            if name not in open_ids and tokens >= LEAST
+            if tokens + 1 == lengths[_prompt_of(name)] > LEAST
         ]
     return found
 
 
-def _renamed(record: StepRecord, turn: int) -> StepRecord:
-    """Requests of different turns are different ones."""
-    return replace(record, rows=tuple(replace(row, request_id=f"{turn}/{row.request_id}") for row in record.rows))
+def _prompt_of(request_id: str) -> str:
+    return request_id.partition("/")[2]
 
 
-def arrivals(records: Sequence[StepRecord]) -> list[Arrival]:
-    """The requests of the recording as the simulator takes them: lengths and class, the k-th with the k-th history."""
-    sizes: dict[str, list[int]] = {}
-    classes: dict[str, RequestClass] = {}
-    for record in records:
-        for row in record.rows:
-            own = sizes.setdefault(row.request_id, [0, 0])
-            own[0] += row.prefill_tokens
-            own[1] += row.emitted
-            classes[row.request_id] = row.request_class
-    found = histories(records, max_draft_len=DEPTH)
-    names = list(dict.fromkeys(row.request_id for r in records for row in r.rows if not row.prefill_tokens))
-    assert len(found) == len(names)
-    last = {row.request_id.partition("/")[0]: record for record in records for row in record.rows}
-    cut = {row.request_id for record in last.values() for row in record.rows}
-    return [
-        Arrival(0.0, sizes[name][0], sizes[name][1], classes[name], text=i)
-        for i, name in enumerate(names)
-        if sizes[name][0] and sizes[name][1] > LEAST and name not in cut
+@dataclass(frozen=True)
+class Requests:
+    """As the simulator takes them: lengths and class in their order, and how their drafts fared. lengths: by id."""
+
+    arrivals: Sequence[Arrival]
+    acceptance: Recorded
+    lengths: Mapping[str, int]
+
+
+def known(prepared: Sequence[Prepared], served: Served) -> Requests:
+    records = [
+        replace(record, rows=tuple(replace(row, request_id=_prompt_of(row.request_id)) for row in record.rows))
+        for record in served.records
     ]
+    names = list(dict.fromkeys(row.request_id for r in records for row in r.rows if not row.prefill_tokens))
+    found = histories(records, max_draft_len=DEPTH)
+    if len(found) != len(names):
+        raise RuntimeError("some request never had a draft, nor a drafter that was silent")
+    lengths = {answer.request_id: len(answer.token_ids) for answer in served.answers}
+    arrivals = [
+        Arrival(0.0, len(p.tokens), lengths[p.request.id], p.request.request_class, text=names.index(p.request.id))
+        for p in prepared
+    ]
+    return Requests(arrivals, Recorded(found), lengths)
 
 
-def simulated(arm: Arm, cost: CostSurface, records: Sequence[StepRecord], load: int) -> tuple[float, list[float]]:
+@dataclass(frozen=True)
+class Turns:
+    """What the turns at a load have in common. recorded: the recording's steps, turn by turn."""
+
+    load: int
+    tokens: int
+    recorded: Sequence[Sequence[StepRecord]]
+    cost: CostSurface
+
+    def at_pace(self, turn: int) -> CostSurface:
+        """Step times at the machine's pace in that turn's recording."""
+        keep_pace(self.cost, with_pauses(self.recorded[turn]))
+        return self.cost
+
+
+def simulated(arm: Arm, turns: Turns, requests: Requests) -> tuple[float, list[float]]:
     """Tokens a second, and the requests' ms a token."""
-    acceptance = Recorded(histories(records, max_draft_len=DEPTH))
-    clients = arrivals(records)
-    following = itertools.cycle(clients)
+    cost = turns.cost
 
-    def rule():
+    def rule() -> Rule:
         if arm.policy == "off":
             return Off()
         if arm.policy == "fixed":
@@ -149,12 +172,57 @@ def simulated(arm: Arm, cost: CostSurface, records: Sequence[StepRecord], load: 
         own = policies.load(arm.policy)(PolicySettings(DEPTH), CostSurface.from_json(cost.to_json()))
         return PolicyRule(own, cost, max_draft_len=DEPTH)
 
+    def streams() -> Iterator[Iterator[Arrival]]:
+        for turn in range(len(turns.recorded)):
+            turns.at_pace(turn)
+            yield stream(requests.arrivals, SHIFT * turn)
+
     limits = Limits(settings().max_sequences, settings().prefill_chunk, settings().max_step_tokens)
-    fleet = Fleet(replicas=1, cost=cost, rule=rule, acceptance=acceptance, limits=limits)
-    seconds = 25.0 if load == 1 else 12.0
-    first = [next(following) for _ in range(load)]
-    found, served = simulate_closed(fleet, first, seconds=seconds, ramp_s=2.0, following=following)
-    return found.tokens_per_s, [s.tpot_ms for s in served if s.done and s.arrival.output_tokens > LEAST]
+    fleet = Fleet(replicas=1, cost=cost, rule=rule, acceptance=requests.acceptance, limits=limits)
+    tokens, seconds, found = 0.0, 0.0, []
+    for turn, served in simulate_turns(fleet, streams(), load=turns.load, tokens=turns.tokens):
+        tokens += turn.tokens_per_s * turn.seconds
+        seconds += turn.seconds
+        found += [request.tpot_ms for request in served if request.arrival.output_tokens > LEAST]
+    return tokens / seconds, found
+
+
+def measure(
+    arms: Arms, prepared: Sequence[Prepared], load: int, tokens: int, turns: int
+) -> tuple[list[Served], dict[str, list[Served]]]:
+    """The recording's turns, and the arms'."""
+    recorded: list[Served] = []
+    measured: dict[str, list[Served]] = {arm.name: [] for arm in ARMS}
+    for turn in range(turns):
+        order = (RECORDING, *ARMS)
+        for arm in order if turn % 2 == 0 else order[::-1]:
+            loop = arms.loops[arm.name]
+            served = loop.serve(stream(prepared, SHIFT * turn), load, lambda s: s.tokens >= tokens)
+            (recorded if arm is RECORDING else measured[arm.name]).append(served)
+    return recorded, measured
+
+
+def compared(arm: Arm, served: Sequence[Served], turns: Turns, requests: Requests) -> dict[str, Any]:
+    """One arm at one load, measured and simulated."""
+    rate = sum(turn.tokens for turn in served) / sum(turn.seconds for turn in served)
+    own_paces = paces(served, requests.lengths)
+    if len(own_paces) < FEWEST:
+        raise RuntimeError(f"{arm.name} at load {turns.load}: {len(own_paces)} requests are too few; raise --turns")
+    said_ms = taken_ms = 0.0
+    for turn, each in enumerate(served):
+        records, cost = with_pauses(each.records), turns.at_pace(turn)
+        said_ms += sum(predicted_ms(cost, record) for record in records)
+        taken_ms += sum(record.step_ms for record in records)
+    said_rate, said_paces = simulated(arm, turns, requests)
+    return {
+        "arm": arm.name,
+        "load": turns.load,
+        "tokens_per_s": [round(rate, 1), round(said_rate, 1)],
+        "tpot_p95_ms": [round(float(np.quantile(each, 0.95)), 2) for each in (own_paces, said_paces)],
+        "tpot_p50_ms": [round(float(np.median(each)), 2) for each in (own_paces, said_paces)],
+        "requests": [len(own_paces), len(said_paces)],
+        "step_times": round(said_ms / taken_ms - 1.0, 4),
+    }
 
 
 def main() -> None:
@@ -163,73 +231,52 @@ def main() -> None:
     parser.add_argument("--loads", default="1,4,16")
     parser.add_argument("--per-class", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=64, help="of an answer, at most")
-    parser.add_argument("--turns", type=int, default=4, help="of every arm at a load, in mirrored order")
+    parser.add_argument("--turns", type=int, default=8, help="of every arm at a load, in mirrored order")
     parser.add_argument("--turn-tokens", type=int, default=400, help="of an arm at a load, in each turn")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    loads = [int(load) for load in options.loads.split(",")]
-
     arms = Arms(open_model(options.model, read_environment()), settings())
-    loops = {a.name: arms.open(a.name, a.policy, draft_len=a.draft_len) for a in (RECORDING, *ARMS)}
+    for arm in (RECORDING, *ARMS):
+        arms.open(arm.name, arm.policy, draft_len=arm.draft_len)
     print(f"{read_hardware().device}; {arms.runner.info.name} {arms.runner.info.weight_format}", flush=True)
-    prepared = requests(arms, options.per_class, options.tokens)
-    recorded: dict[int, list[StepRecord]] = defaultdict(list)
-    measured: dict[tuple[str, int], list[Served]] = defaultdict(list)
+    measured = {}
     try:
-        for load in loads:
-            enough = max(options.turn_tokens, GENERATIONS * load * options.tokens)
-            for turn in range(options.turns):
-                order = (RECORDING, *ARMS)
-                for arm in order if turn % 2 == 0 else order[::-1]:
-                    served = loops[arm.name].serve(stream(prepared, 7 * turn), load, lambda s, n=enough: s.tokens >= n)
-                    if arm is RECORDING:
-                        recorded[load] += [_renamed(record, turn) for record in served.records]
-                    else:
-                        measured[arm.name, load].append(served)
+        prepared = prepare(arms, options.per_class, options.tokens)
+        every = len(prepared) + KNOWN_AT  # the first ones are not whole in the record
+        whole = arms.loops[RECORDING.name].serve(stream(prepared, 0), KNOWN_AT, lambda s: len(s.answers) >= every)
+        for load in map(int, options.loads.split(",")):
+            tokens = max(options.turn_tokens, GENERATIONS * load * options.tokens)
+            measured[load] = tokens, *measure(arms, prepared, load, tokens, options.turns)
             print(f"measured at load {load}", flush=True)
     finally:
         arms.close()
 
-    taught = {load: calibrated(arms.costs(), records, source="at start") for load, records in recorded.items()}
-    for load, (_, trust) in taught.items():
-        print(f"load {load}: step times {trust.said()}")
-    rows = []
+    asked = known(prepared, whole)
+    rows, trusts = [], []
     said = f"{'simulated':>9} {'error':>7}"
-    print(f"{'arm':<10} {'load':>4}  {'tokens/s':>9} {said}  {'TPOT p95':>9} {said}")
-    for (name, load), served in measured.items():
-        arm = next(a for a in ARMS if a.name == name)
-        rate = sum(turn.tokens for turn in served) / sum(turn.seconds for turn in served)
-        own_paces = paces(served)
-        if len(own_paces) < FEWEST:
-            raise RuntimeError(f"{name} at load {load}: {len(own_paces)} requests are too few; raise --turn-tokens")
-        tpot = float(np.quantile(own_paces, 0.95))
-        steps = error(taught[load][0], [record for turn in served for record in with_pauses(turn.records)])
-        idle = 1.0 - sum(r.step_ms for turn in served for r in turn.records) / sum(1e3 * t.seconds for t in served)
-        said_rate, said_paces = simulated(arm, taught[load][0], recorded[load], load)
-        said_tpot = float(np.quantile(said_paces, 0.95))
-        rows.append(
-            {
-                "arm": name,
-                "load": load,
-                "tokens_per_s": [round(rate, 1), round(said_rate, 1)],
-                "tpot_p95_ms": [round(tpot, 2), round(said_tpot, 2)],
-                "requests": len(own_paces),
-                "step_times": steps.total,
-                "idle": round(idle, 4),
-            }
-        )
-        print(
-            f"{name:<10} {load:4d}  {rate:9.1f} {said_rate:9.1f} {said_rate / rate - 1.0:+7.1%}  {tpot:9.2f} "
-            f"{said_tpot:9.2f} {said_tpot / tpot - 1.0:+7.1%}  steps {steps.total:+7.1%}, idle {idle:5.1%}",
-            flush=True,
-        )
+    print(f"{'arm':<10} {'load':>4}  {'tokens/s':>9} {said}  {'TPOT p95':>9} {said}  requests   steps")
+    for load, (tokens, recorded, by_arm) in measured.items():
+        records = [turn.records for turn in recorded]
+        cost, trust = calibrated(arms.costs(), list(itertools.chain(*records)), source="at start")
+        trusts.append(trust)
+        for arm in ARMS:
+            row = compared(arm, by_arm[arm.name], Turns(load, tokens, records, cost), asked)
+            rows.append(row)
+            (rate, said_rate), (tpot, said_tpot) = row["tokens_per_s"], row["tpot_p95_ms"]
+            print(
+                f"{arm.name:<10} {load:4d}  {rate:9.1f} {said_rate:9.1f} {said_rate / rate - 1.0:+7.1%}  {tpot:9.2f} "
+                f"{said_tpot:9.2f} {said_tpot / tpot - 1.0:+7.1%}  {row['requests'][0]:8d} {row['step_times']:+7.1%}",
+                flush=True,
+            )
+    for load, trust in zip(measured, trusts, strict=True):
+        print(f"load {load}: step times {trust.said()}")
     errors = {
         key: float(np.mean([abs(row[key][1] / row[key][0] - 1.0) for row in rows]))
         for key in ("tokens_per_s", "tpot_p95_ms")
     }
     print(f"mean absolute error: throughput {errors['tokens_per_s']:.1%}, TPOT p95 {errors['tpot_p95_ms']:.1%}")
     if options.json:
-        print(json.dumps({"cells": rows, "errors": errors, "steps": [t.to_json() for _, t in taught.values()]}))
+        print(json.dumps({"cells": rows, "errors": errors, "steps": [trust.to_json() for trust in trusts]}))
 
 
 if __name__ == "__main__":

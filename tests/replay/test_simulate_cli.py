@@ -30,7 +30,7 @@ def test_a_prior_is_called_one_and_nothing_measured():
     assert "roofline prior; not compared with any measured step" in text
     assert found["mode"] == "M"
     assert list(found["policies"]) == ["off", "fixed:4", "best"]
-    assert found["trust"]["error_median"] is None
+    assert found["trust"]["error"] is None
     for each in found["policies"].values():
         assert each["label"] == "roofline prior"
         assert each["finished"] == each["requests"] > 0
@@ -42,7 +42,7 @@ def test_recorded_steps_give_drafts_times_arrivals_and_the_error():
         "--steps", RECORDED, "--arrivals", f"steps:{RECORDED}", "--policy", "off", "--policy", "adaptive"
     )
     assert "calibration error on" in text
-    assert found["trust"]["error_median"] > 0.0
+    assert found["trust"]["error"]["median"] > 0.0
     assert found["policies"]["off"]["mean_verify_len"] == 0.0
     assert set(found["policies"]["adaptive"]["per_class"]) <= {"code_edit", "creative_writing"}
 

@@ -7,7 +7,7 @@ own doing: batching, prompts in chunks, drafts and their caps, ends.
 from __future__ import annotations
 
 import sys
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from decodeloop.evaluation.fleet import Limits
 from decodeloop.evaluation.policy_rule import PolicyRule
 from decodeloop.evaluation.roofline import StraightLines
 from decodeloop.evaluation.rules import Fixed, Off
-from decodeloop.evaluation.simulate import Fleet, simulate_closed
+from decodeloop.evaluation.simulate import Fleet, simulate_closed, simulate_turns
 from decodeloop.evaluation.workload import Arrival
 from decodeloop.policy import PolicySettings, policies
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock
@@ -136,7 +136,33 @@ def engine_paces(policy, answers, load, **settings):
     return tokens / running.now_s, paces
 
 
-def simulated_paces(rule, answers, load):
+def engine_turn(policy, answers, load, start, tokens):
+    """(seconds, [ms a token] of requests that began and ended within): from when all decode until `tokens` are out."""
+    running = rig(policy, {"ngram": Knowing(answers)}, draft_len=3)
+    stream = islice(cycle(enumerate(PROMPTS)), start, None)
+    open_, first, paces, began_s, out = [], {}, [], None, 0
+    while out < tokens:
+        for i, prompt in islice(stream, load - len(open_)):
+            open_.append(running.submit(prompt, max_tokens=tokens_of(i), ignore_eos=True))
+        before = sum(len(heard.token_ids) for heard in open_)
+        running.step()
+        if began_s is None:
+            began_s = running.now_s if all(heard.token_ids for heard in open_) else None
+            first |= {id(heard): None for heard in open_}
+            continue
+        out += sum(len(heard.token_ids) for heard in open_) - before
+        for heard in open_:
+            if heard.token_ids:
+                first.setdefault(id(heard), running.now_s)
+        for heard in [heard for heard in open_ if heard.finish_reason is not None]:
+            open_.remove(heard)
+            if first[id(heard)] is not None:
+                paces.append(1e3 * (running.now_s - first[id(heard)]) / (len(heard.token_ids) - 1))
+    return running.now_s - began_s, paces
+
+
+def known(answers):
+    """The requests as the simulator takes them, and their drafts."""
     said, histories, arrivals = Knowing(answers), [], []
     for i, (prompt, answer) in enumerate(answers.items()):
         drafts = []
@@ -147,7 +173,12 @@ def simulated_paces(rule, answers, load):
             drafts.append(SaidDraft(len(draft), right, [0.8 ** (k + 1) for k in range(len(draft))]))
         histories.append(History(RequestClass.GENERAL_CHAT, drafts))
         arrivals.append(Arrival(0.0, len(prompt), len(answer), text=i))
-    fleet = Fleet(replicas=1, cost=SIMULATED, rule=rule, acceptance=Texts(histories), limits=LIMITS)
+    return arrivals, Texts(histories)
+
+
+def simulated_paces(rule, answers, load):
+    arrivals, texts = known(answers)
+    fleet = Fleet(replicas=1, cost=SIMULATED, rule=rule, acceptance=texts, limits=LIMITS)
     stream = iter(arrivals)
     found, served = simulate_closed(fleet, list(islice(stream, load)), seconds=1e6, following=stream)
     return found.tokens_per_s, [s.tpot_ms for s in served]
@@ -169,3 +200,36 @@ def test_the_simulator_and_the_engine_take_the_same_time(policy, load, answers):
     assert said_rate == pytest.approx(rate, rel=0.005 if policy != "adaptive" else 0.1)
     said, true = (float(np.quantile(each, 0.95)) for each in (said_paces, paces))
     assert said == pytest.approx(true, rel=0.01 if policy != "adaptive" else 0.15)
+
+
+@pytest.mark.parametrize("load", [1, 4])
+@pytest.mark.parametrize("policy", ["off", "fixed"])
+def test_short_turns_are_simulated_as_they_are_measured(policy, load, answers):
+    """Prompts of the first requests aren't counted, and few requests begin and end within: what such a turn gives is
+    not what the loop gives in the long run, least of all if only those few are simulated."""
+    tokens, starts = 60 * load, [0, 5, 10]
+    rule = {"off": Off, "fixed": lambda: Fixed(SIMULATED, 3, paid=False)}[policy]
+    arrivals, texts = known(answers)
+    fleet = Fleet(replicas=1, cost=SIMULATED, rule=rule, acceptance=texts, limits=LIMITS)
+    streams = (islice(cycle(arrivals), start, None) for start in starts)
+    turns = list(simulate_turns(fleet, streams, load=load, tokens=tokens))
+    assert len(turns) == len(starts)
+    for start, (found, served) in zip(starts, turns, strict=True):
+        seconds, paces = engine_turn(policy, answers, load, start, tokens)
+        assert found.seconds == pytest.approx(seconds, rel=0.005)
+        assert sorted(s.tpot_ms for s in served) == pytest.approx(sorted(paces), rel=0.01)
+
+
+def test_rules_keep_what_they_learned_from_turn_to_turn_and_requests_end_with_theirs(answers):
+    made = []
+
+    def rule():
+        made.append(Off())
+        return made[-1]
+
+    arrivals, texts = known(answers)
+    fleet = Fleet(replicas=1, cost=SIMULATED, rule=rule, acceptance=texts, limits=LIMITS)
+    turns = list(simulate_turns(fleet, (cycle(arrivals) for _ in range(3)), load=4, tokens=200))
+    assert len(made) == 1
+    seconds = [found.seconds for found, _ in turns]
+    assert seconds == pytest.approx([seconds[0]] * 3)

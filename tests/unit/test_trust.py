@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from decodeloop.evaluation.trust import calibrated, with_pauses
@@ -44,5 +45,39 @@ def test_a_surface_is_taught_pauses_as_well():
     told, trust = calibrated(CostSurface(samples), [step(i, 12.0 * i) for i in range(400)], source="here")
     without, _ = calibrated(CostSurface(samples), [step(i, 10.0 * i) for i in range(400)], source="here")
     assert told.step_ms(1, 100, 1) - without.step_ms(1, 100, 1) == pytest.approx(2.0, rel=0.1)
-    assert trust.error_median == pytest.approx(0.0, abs=0.02)
-    assert trust.total == pytest.approx(0.0, abs=0.02)
+    assert trust.error.median == pytest.approx(0.0, abs=0.02)
+    assert trust.error.total == pytest.approx(0.0, abs=0.02)
+
+
+SAMPLES = [CostSample(n, 100, 1, 9.0) for n in (1, 2, 4, 8)]
+
+
+def test_a_surface_keeps_the_pace_of_the_whole_record_not_of_its_end():
+    """A neighbour came for the last fifth: the surface that learned from it last would take every step for slow."""
+    slowed = [step(i, 30.0 * i, 10.0 if i < 400 else 18.0) for i in range(500)]
+    _, trust = calibrated(CostSurface(SAMPLES), slowed, source="here")
+    assert trust.error.total == pytest.approx(0.0, abs=0.01)
+
+
+def test_each_step_is_foretold_by_those_before_it():
+    slowed = [step(i, 30.0 * i, 10.0 if i < 300 else 18.0) for i in range(600)]
+    _, trust = calibrated(CostSurface(SAMPLES), slowed, source="here")
+    assert trust.foretold.median < 0.03
+    assert trust.error.median > 0.2
+
+
+def test_the_surfaces_own_error_is_told_from_noise_that_no_model_of_shapes_can_foresee():
+    rng = np.random.default_rng(0)
+    noisy = [step(i, 30.0 * i, 10.0 * float(np.exp(0.2 * rng.standard_normal()))) for i in range(2000)]
+    _, trust = calibrated(CostSurface(SAMPLES), noisy, source="here")
+    assert trust.noise.median == pytest.approx(0.2 * 0.6745, rel=0.15)
+    assert trust.error.median == pytest.approx(trust.noise.median, rel=0.15)
+    assert trust.shapes.median < trust.noise.median / 2
+    assert "median of their own shape" in trust.said()
+
+
+def test_shapes_that_hardly_recur_tell_nothing_of_noise():
+    _, trust = calibrated(CostSurface(SAMPLES), [step(i, 30.0 * i) for i in range(10)], source="here")
+    assert trust.error is not None
+    assert trust.noise is None
+    assert "own shape" not in trust.said()

@@ -154,8 +154,16 @@ class Replica:
         return len(self.running.requests) + len(self.waiting)
 
     @property
+    def decoding(self) -> int:
+        return int(np.count_nonzero(self.running.pending == 0))
+
+    @property
     def idle(self) -> bool:
         return not self.running.requests and not self.waiting
+
+    def drop(self) -> None:
+        self.waiting.clear()
+        self.running = _Rows()
 
     def begin(self, now_s: float) -> Planned:
         """Plan the next step; it ends at `ends_s`, and `finish` takes it in."""

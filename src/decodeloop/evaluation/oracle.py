@@ -145,11 +145,17 @@ def gap(
     interference: float | None,
     drafting_ms: float = 0.0,
 ) -> Gap:
-    """drafting_ms: of a step, for the oracle and the informed rule; the policy pays its own."""
+    """drafting_ms: of a step, for the oracle and the informed rule; the policy pays its own.
+
+    Never to draft is open to both of them.
+    """
+    undrafted = cell.rate(plain)
+    oracle = cell.best(lambda price: Oracle(cell.cost, price, drafting_ms))
+    informed = cell.best(lambda price: Informed(cell.cost, foresight, price, interference, drafting_ms))
     return Gap(
-        plain=cell.rate(plain),
-        oracle=cell.best(lambda price: Oracle(cell.cost, price, drafting_ms)),
-        informed=cell.best(lambda price: Informed(cell.cost, foresight, price, interference, drafting_ms)),
+        plain=undrafted,
+        oracle=max(oracle, undrafted),
+        informed=max(informed, undrafted),
         policy=cell.rate(policy),
     )
 

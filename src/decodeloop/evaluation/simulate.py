@@ -112,6 +112,28 @@ def simulate_closed(
     return _summary(fleet, loop, ramp_s + seconds), loop.served
 
 
+def simulate_turns(
+    fleet: Fleet, streams: Iterable[Iterator[Arrival]], *, load: int, tokens: int, seed: int = 0
+) -> Iterator[tuple[Simulated, list[Served]]]:
+    """Closed loops after one another, as they are measured; what rules have learned stays with them.
+
+    Each begins with `load` clients of its stream, all at once, and is counted from when they all decode until `tokens`
+    more are out; then what still runs is dropped. Gives the requests that began and ended while counted.
+    """
+    if fleet.replicas > SAMPLED:
+        raise ValueError(f"clients that wait are simulated one by one: at most {SAMPLED} replicas")
+    loop = _Loop(fleet, fleet.replicas, np.random.default_rng(seed))
+    for stream in streams:
+        loop.following = stream
+        for client in islice(stream, load):
+            loop.arrive(replace(client, at_s=loop.now_s))
+        loop.run_while(lambda: loop.decoding < load)
+        loop.reset(loop.now_s)
+        loop.run_while(lambda: loop.tokens < tokens)
+        yield _summary(fleet, loop, None), [s for s in loop.served if s.done and s.first_token_s > loop.started_s]
+        loop.drop()
+
+
 class _Loop:
     """Events in the order of their times: arrivals, transfers, ends of steps."""
 
@@ -139,6 +161,15 @@ class _Loop:
         self._ticket = count()
         self._stepping: set[int] = set()
 
+    @property
+    def decoding(self) -> int:
+        """Requests whose prompts are read."""
+        return sum(replica.decoding for replica in self.replicas)
+
+    @property
+    def tokens(self) -> int:
+        return sum(replica.tokens for replica in self.replicas)
+
     def arrive(self, arrival: Arrival) -> None:
         nature = self.fleet.acceptance.assign(arrival, self._rng)
         request = Served(arrival, number=next(self._ticket), nature=nature)
@@ -146,9 +177,19 @@ class _Loop:
         self._at(request.arrival.at_s, lambda: self._route(request, prefill=True))
 
     def run(self, until_s: float | None) -> None:
-        while self._events and (until_s is None or self._events[0][0] <= until_s):
+        self.run_while(lambda: until_s is None or self._events[0][0] <= until_s)
+
+    def run_while(self, goes_on: Callable[[], bool]) -> None:
+        while self._events and goes_on():
             self.now_s, _, event = heapq.heappop(self._events)
             event()
+
+    def drop(self) -> None:
+        """Whatever runs or waits is gone."""
+        self.served, self._events = [], []
+        self._stepping.clear()
+        for replica in self.replicas:
+            replica.drop()
 
     def reset(self, at_s: float) -> None:
         """Forget what was counted so far; what is running goes on."""
@@ -195,8 +236,7 @@ class _Loop:
 def _summary(fleet: Fleet, loop: _Loop, until_s: float | None) -> Simulated:
     seconds = (loop.now_s if until_s is None else min(until_s, loop.now_s)) - loop.started_s
     scale = fleet.replicas / len(loop.replicas)
-    tokens = sum(replica.tokens for replica in loop.replicas)
-    rate = scale * tokens / seconds if seconds > 0.0 else 0.0
+    rate = scale * loop.tokens / seconds if seconds > 0.0 else 0.0
     done = [request for request in loop.served if request.done]
     rows = sum(replica.drafted_rows for replica in loop.replicas)
     per_class = {

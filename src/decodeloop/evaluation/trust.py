@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,51 +14,93 @@ from decodeloop.policy.cost_start import speculating_ms
 from decodeloop.types import StepRecord
 
 FREE = frozenset({"ngram", "suffix"})
+REPEATED = 8  # steps of a shape, for their median to be told from their noise
+PACE_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """median, p95: relative, of single steps; total: of their sum, signed."""
+
+    steps: int
+    median: float
+    p95: float
+    total: float
+
+    def said(self) -> str:
+        return f"{self.median:.1%} median, {self.p95:.1%} p95, {self.total:+.1%} of the total"
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """label: where step times come from.
+    """label: where step times come from. Errors are of recorded steps that the times were not learned from.
 
-    error_median, error_p95: relative, of single steps; total: of their sum, signed. None where nothing was compared.
+    error: of the times as they are used. foretold: of each step by what those before it had taught, as policies know
+    it. noise: of a predictor that knows the median of the very shape; beyond that no model of shapes can be.
+    shapes: of the times against those medians. None where nothing was compared, or no shape came often enough.
     """
 
     label: str
-    steps: int = 0
-    error_median: float | None = None
-    error_p95: float | None = None
-    total: float | None = None
+    error: Error | None = None
+    foretold: Error | None = None
+    noise: Error | None = None
+    shapes: Error | None = None
 
     def said(self) -> str:
-        if self.error_median is None or self.error_p95 is None or self.total is None:
+        if self.error is None:
             return f"{self.label}; not compared with any measured step"
-        return (
-            f"{self.label}; calibration error on {self.steps} recorded steps it didn't learn from: "
-            f"{self.error_median:.1%} median, {self.error_p95:.1%} p95, {self.total:+.1%} of the total"
-        )
+        said = [
+            f"{self.label}; calibration error on {self.error.steps} recorded steps it didn't learn from: "
+            f"{self.error.said()}"
+        ]
+        if self.foretold is not None:
+            said.append(f"each foretold by the steps before it {self.foretold.median:.1%} and {self.foretold.p95:.1%}")
+        if self.noise is not None and self.shapes is not None:
+            said.append(
+                f"steps differ from the median of their own shape by {self.noise.median:.1%} and {self.noise.p95:.1%}"
+            )
+            said.append(f"the times from those medians by {self.shapes.median:.1%} and {self.shapes.p95:.1%}")
+        return "; ".join(said)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "label": self.label,
-            "steps": self.steps,
-            "error_median": self.error_median,
-            "error_p95": self.error_p95,
-            "total": self.total,
-        }
+        return asdict(self)
 
 
 def calibrated(surface: CostSurface, records: Sequence[StepRecord], *, source: str) -> tuple[CostSurface, Trust]:
     """The surface taught by every other recorded step (sampling, overhead, free drafting), its error on the others.
 
-    What passes between a step and the next is part of what it takes: a simulation has nothing between its steps.
+    What passes between a step and the next is part of what it takes: a simulation has nothing between its steps. A
+    surface that learns ends at the machine's pace of the last few steps; this one is set to the pace of them all.
     """
     usable = [record for record in with_pauses(records) if record.rows and record.verify_ms > 0.0]
-    for record in usable[::2]:
-        surface.observe(record, FREE, {})
-    held = usable[1::2]
+    taught, held = usable[::2], usable[1::2]
+    foretold = []
+    for i, record in enumerate(usable):
+        if i % 2:
+            foretold.append(predicted_ms(surface, record))
+        else:
+            surface.observe(record, FREE, {})
+    keep_pace(surface, taught)
+    label = f"measured ({source})"
     if not held:
-        return surface, Trust(f"measured ({source})")
-    return surface, replace(error(surface, held), label=f"measured ({source})")
+        return surface, Trust(label)
+    measured, said = _step_ms(held), [predicted_ms(surface, record) for record in held]
+    known = [(record, ms) for record, ms in zip(held, _shape_medians(taught, held), strict=True) if ms is not None]
+    repeated, medians = [record for record, _ in known], [ms for _, ms in known]
+    return surface, Trust(
+        label,
+        _error(said, measured),
+        _error(foretold, measured),
+        _error(medians, _step_ms(repeated)) if known else None,
+        _error([predicted_ms(surface, record) for record in repeated], medians) if known else None,
+    )
+
+
+def keep_pace(surface: CostSurface, records: Sequence[StepRecord]) -> None:
+    """Set the machine's pace so that these steps take as long in all as they did."""
+    measured_ms = sum(_step_ms(records))
+    for _ in range(PACE_ROUNDS if records else 0):  # what doesn't go with the pace is small
+        surface.slow(measured_ms / sum(predicted_ms(surface, record) for record in records))
 
 
 def with_pauses(records: Sequence[StepRecord]) -> list[StepRecord]:
@@ -73,23 +115,48 @@ def with_pauses(records: Sequence[StepRecord]) -> list[StepRecord]:
     ]
 
 
-def error(surface: CostSurface, records: Sequence[StepRecord]) -> Trust:
+def error(surface: CostSurface, records: Sequence[StepRecord]) -> Error:
     """Of whole steps, drafting included."""
-    measured = np.array([record.step_ms for record in records])
-    predicted = np.array([_predicted(surface, record) for record in records])
-    errors = np.abs(predicted / measured - 1.0)
-    return Trust(
-        "",
-        len(records),
-        round(float(np.median(errors)), 4),
-        round(float(np.quantile(errors, 0.95)), 4),
-        round(float(predicted.sum() / measured.sum() - 1.0), 4),
-    )
+    return _error([predicted_ms(surface, record) for record in records], _step_ms(records))
 
 
-def _predicted(surface: CostSurface, record: StepRecord) -> float:
-    tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
+def predicted_ms(surface: CostSurface, record: StepRecord) -> float:
+    """What the whole step should have taken."""
     paid = any(row.draft_len and row.drafter not in FREE for row in record.rows)
     drafting = record.draft_ms if paid else surface.free_draft_ms(len(record.rows))
     drafting += speculating_ms(surface, sum(row.draft_len > 0 for row in record.rows))
-    return surface.step_ms(tokens, record.load.context_tokens, len(record.rows)) + drafting
+    return surface.step_ms(_tokens(record), record.load.context_tokens, len(record.rows)) + drafting
+
+
+def _error(said_ms: Sequence[float], measured_ms: Sequence[float]) -> Error:
+    said, measured = np.array(said_ms), np.array(measured_ms)
+    errors = np.abs(said / measured - 1.0)
+    return Error(
+        len(errors),
+        round(float(np.median(errors)), 4),
+        round(float(np.quantile(errors, 0.95)), 4),
+        round(float(said.sum() / measured.sum() - 1.0), 4),
+    )
+
+
+def _shape_medians(taught: Sequence[StepRecord], held: Sequence[StepRecord]) -> list[float | None]:
+    """Of each held step what steps of its shape took that were taught; None where these were fewer than REPEATED."""
+    seen: dict[tuple[int, int, int, bool], list[float]] = {}
+    for record in taught:
+        seen.setdefault(_shape(record), []).append(record.step_ms)
+    medians = {shape: float(np.median(ms)) for shape, ms in seen.items() if len(ms) >= REPEATED}
+    return [medians.get(_shape(record)) for record in held]
+
+
+def _shape(record: StepRecord) -> tuple[int, int, int, bool]:
+    """Tokens, sequences, context in half octaves, and whether a prompt was read."""
+    octave = round(2.0 * np.log2(1 + record.load.context_tokens))
+    return _tokens(record), len(record.rows), octave, any(row.prefill_tokens for row in record.rows)
+
+
+def _tokens(record: StepRecord) -> int:
+    return sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
+
+
+def _step_ms(records: Sequence[StepRecord]) -> list[float]:
+    return [record.step_ms for record in records]

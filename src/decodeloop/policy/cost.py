@@ -167,6 +167,11 @@ class CostSurface:
         if thorough or any(row.draft_len and row.drafter not in free for row in record.rows):
             self._drafts.observe(record, free, catch_up)
 
+    def slow(self, ratio: float) -> None:
+        """Take the machine to be so many times as slow as it is taken to be."""
+        self._drift += math.log(ratio)
+        self._forget_curves()
+
     def describe(self) -> Mapping[str, Any]:
         shape = self._surface
         return {
