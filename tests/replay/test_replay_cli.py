@@ -80,6 +80,12 @@ def test_a_measured_surface_gives_the_times(tmp_path):
     assert found["cost"]["error_median"] > 0.0
 
 
+def test_noise_that_no_model_of_shapes_can_foresee_is_told_apart():
+    text, found = told(RECORDED)
+    assert "the median of their own shape" in text
+    assert 0.0 < found["noise"]["median"] < found["noise"]["p95"]
+
+
 def test_a_rotation_is_read_as_one_record(tmp_path):
     lines = RECORDED.read_bytes().splitlines(keepends=True)
     older, newer = tmp_path / "steps.jsonl.1", tmp_path / "steps.jsonl"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +15,12 @@ import typer
 
 from decodeloop.cli.assignments import open_policy
 from decodeloop.evaluation.steps import Steps, read_steps
+from decodeloop.evaluation.trust import noise
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample, held_out_errors
 from decodeloop.policy.replay import Situation, cost_samples, replay
 from decodeloop.policy.replayed import Replay
-from decodeloop.types import RequestClass
+from decodeloop.types import RequestClass, StepRecord
 
 app = typer.Typer(name="policy", help="Speculation policies.", no_args_is_help=True)
 
@@ -56,7 +59,13 @@ def replay_command(
     longest = max_draft_len or max(steps.max_draft_len, 1)
     playing = open_policy(policy, assignments or (), _fresh(surface), max_draft_len=longest)
     found = replay(playing, steps.records, surface, Situation(longest, tpot_ms or None))
-    told = {**found.to_json(), "policy": policy, "cost": _told(surface, samples, cost), "cut_short": steps.cut_short}
+    told = {
+        **found.to_json(),
+        "policy": policy,
+        "cost": _told(surface, samples, cost),
+        "noise": _noise(steps.records),
+        "cut_short": steps.cut_short,
+    }
     _print(found, told)
     if as_json:
         print(orjson.dumps(told).decode())
@@ -104,6 +113,12 @@ def _told(surface: CostSurface, samples: list[CostSample], source: Path | None) 
     }
 
 
+def _noise(records: Sequence[StepRecord]) -> dict[str, Any] | None:
+    """What no model of shapes can foresee."""
+    found = noise([record for record in records if record.rows and record.step_ms > 0.0])
+    return None if found is None else asdict(found)
+
+
 def _print(found: Replay, told: dict[str, Any]) -> None:
     cost = told["cost"]
     print(
@@ -111,6 +126,8 @@ def _print(found: Replay, told: dict[str, Any]) -> None:
         f"{'held-out ' if cost['source'] == 'the record' else ''}error {cost['error_median']:.1%} median, "
         f"{cost['error_p95']:.1%} p95; in total {found.time_error:+.1%}"
     )
+    if (own := told["noise"]) is not None:
+        print(f"steps differ from the median of their own shape by {own['median']:.1%} median, {own['p95']:.1%} p95")
     parts = {"measured": found.measured, "recorded, by the model": found.recorded, told["policy"]: found.replayed}
     for name, part in parts.items():
         speedup = f"  {found.speedup:.3f}x" if part is found.replayed else ""

@@ -36,8 +36,8 @@ class Trust:
     """label: where step times come from. Errors are of recorded steps that the times were not learned from.
 
     error: of the times as they are used. foretold: of each step by what those before it had taught, as policies know
-    it. noise: of a predictor that knows the median of the very shape; beyond that no model of shapes can be.
-    shapes: of the times against those medians. None where nothing was compared, or no shape came often enough.
+    it. noise: of a predictor that knows the median of the very shape; beyond that no model of shapes can be. shapes: of
+    the times against those medians, at their pace. None where nothing was compared, or no shape came often enough.
     """
 
     label: str
@@ -59,7 +59,9 @@ class Trust:
             said.append(
                 f"steps differ from the median of their own shape by {self.noise.median:.1%} and {self.noise.p95:.1%}"
             )
-            said.append(f"the times from those medians by {self.shapes.median:.1%} and {self.shapes.p95:.1%}")
+            said.append(
+                f"the times, at their pace, from those medians by {self.shapes.median:.1%} and {self.shapes.p95:.1%}"
+            )
         return "; ".join(said)
 
     def to_json(self) -> dict[str, Any]:
@@ -84,16 +86,20 @@ def calibrated(surface: CostSurface, records: Sequence[StepRecord], *, source: s
     label = f"measured ({source})"
     if not held:
         return surface, Trust(label)
-    measured, said = _step_ms(held), [predicted_ms(surface, record) for record in held]
-    known = [(record, ms) for record, ms in zip(held, _shape_medians(taught, held), strict=True) if ms is not None]
-    repeated, medians = [record for record, _ in known], [ms for _, ms in known]
+    repeated, medians = _repeated(taught, held)
     return surface, Trust(
         label,
-        _error(said, measured),
-        _error(foretold, measured),
-        _error(medians, _step_ms(repeated)) if known else None,
-        _error([predicted_ms(surface, record) for record in repeated], medians) if known else None,
+        error(surface, held),
+        _error(foretold, _step_ms(held)),
+        _error(medians, _step_ms(repeated)) if repeated else None,
+        _at_their_pace([predicted_ms(surface, record) for record in repeated], medians) if repeated else None,
     )
+
+
+def noise(records: Sequence[StepRecord]) -> Error | None:
+    """Of every other step against the median of the rest of its shape; None where no shape came often enough."""
+    repeated, medians = _repeated(records[::2], records[1::2])
+    return _error(medians, _step_ms(repeated)) if repeated else None
 
 
 def keep_pace(surface: CostSurface, records: Sequence[StepRecord]) -> None:
@@ -128,6 +134,12 @@ def predicted_ms(surface: CostSurface, record: StepRecord) -> float:
     return surface.step_ms(_tokens(record), record.load.context_tokens, len(record.rows)) + drafting
 
 
+def _at_their_pace(said_ms: Sequence[float], medians_ms: Sequence[float]) -> Error:
+    """Bursts lift the mean, which the pace is set to, above the medians: here only the form counts."""
+    pace = sum(medians_ms) / sum(said_ms)
+    return _error([pace * ms for ms in said_ms], medians_ms)
+
+
 def _error(said_ms: Sequence[float], measured_ms: Sequence[float]) -> Error:
     said, measured = np.array(said_ms), np.array(measured_ms)
     errors = np.abs(said / measured - 1.0)
@@ -139,13 +151,14 @@ def _error(said_ms: Sequence[float], measured_ms: Sequence[float]) -> Error:
     )
 
 
-def _shape_medians(taught: Sequence[StepRecord], held: Sequence[StepRecord]) -> list[float | None]:
-    """Of each held step what steps of its shape took that were taught; None where these were fewer than REPEATED."""
+def _repeated(taught: Sequence[StepRecord], held: Sequence[StepRecord]) -> tuple[list[StepRecord], list[float]]:
+    """The held steps of whose shape REPEATED were taught, at least; and what the median of those took."""
     seen: dict[tuple[int, int, int, bool], list[float]] = {}
     for record in taught:
         seen.setdefault(_shape(record), []).append(record.step_ms)
     medians = {shape: float(np.median(ms)) for shape, ms in seen.items() if len(ms) >= REPEATED}
-    return [medians.get(_shape(record)) for record in held]
+    repeated = [record for record in held if _shape(record) in medians]
+    return repeated, [medians[_shape(record)] for record in repeated]
 
 
 def _shape(record: StepRecord) -> tuple[int, int, int, bool]:
