@@ -161,6 +161,7 @@ def tell(text: str, since_s: float) -> None:
 def open_arms(options: argparse.Namespace, plan: Plan) -> Arms:
     settings = EngineSettings(
         runner=options.runner,
+        dtype=options.dtype,
         drafters=("ngram", "suffix"),
         drafter_options={"suffix": {"library_tokens": 0}},  # no arm remembers what another block's answer was
         max_context=4096,  # so that the KV memory holds the requests of all arms
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="nine cells, eight minutes")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--runner", default="auto")
+    parser.add_argument("--dtype", default="auto", help="of the weights, like bf16")
     parser.add_argument("--loads", help="of the requests at once, like 1,4,16")
     parser.add_argument("--classes", help="like code_edit,general_chat,mixed")
     parser.add_argument("--arms", default=",".join(ARMS), help="off first, the one that is judged last")
