@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from decodeloop.engine.hardware import read_hardware
-from decodeloop.engine.profile import fingerprint, grid, measure
+from decodeloop.engine.profile import LEAST_POINTS, fingerprint, grid, measure
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.speculation.forward import Forward, RunnerInfo
 
@@ -60,11 +60,24 @@ def test_no_batch_is_larger_than_the_step_or_the_pool():
     assert max(batch.block_tables.max() for batch in runner.batches) < 400
 
 
-def test_a_short_budget_ends_when_every_point_was_read_twice():
+def test_a_model_too_slow_for_the_budget_is_known_by_its_smallest_steps():
     runner = TimedRunner()
     settings = EngineSettings(max_sequences=4)
-    measure(runner, settings, kv_blocks=400, max_context=2048, clock=lambda: runner.now_s, budget_s=0.0)
-    assert len(runner.batches) == 3 * len(list(grid(settings, 2048)))
+    surface = measure(runner, settings, kv_blocks=400, max_context=2048, clock=lambda: runner.now_s, budget_s=0.1)
+    sizes = [len(batch.tokens) for batch in runner.batches]
+    assert runner.now_s <= 0.1 + 0.03
+    assert max(sizes) < max(point.tokens for point in grid(settings, 2048))
+    assert surface.step_ms(1, 128, 1) == pytest.approx(runner.ms(1, 128), rel=0.05)
+    assert surface.step_ms(52, 512, 4) >= surface.step_ms(4, 512, 4)
+
+
+def test_with_no_time_at_all_a_few_points_are_read():
+    runner = TimedRunner()
+    surface = measure(
+        runner, EngineSettings(), kv_blocks=400, max_context=2048, clock=lambda: runner.now_s, budget_s=0.0
+    )
+    assert len(runner.batches) == 2 * LEAST_POINTS
+    assert surface.step_ms(1, 128, 1) == pytest.approx(runner.ms(1, 128), rel=0.05)
 
 
 def test_time_is_shared_out_evenly_so_that_small_steps_are_read_more_often():

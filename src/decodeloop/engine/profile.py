@@ -17,6 +17,7 @@ from decodeloop.policy.cost_fit import CostSample
 from decodeloop.speculation.forward import Batch, Runner, RunnerInfo
 
 LEAST_READINGS, MOST_READINGS = 2, 25  # of a point
+LEAST_POINTS = 6  # however long they take
 CONTEXTS = (128, 512)  # per sequence
 
 
@@ -47,25 +48,32 @@ def measure(
 ) -> CostSurface:
     """The cost surface of `runner`, whose KV pool of `kv_blocks` must hold nothing of value.
 
-    Every point is read twice at least, in rounds over all of them; then whichever has had the least time, until
+    Every point is read in rounds over all of them, small steps first; then whichever has had the least time, until
     `budget_s` is spent: what matters is how much a token more slows a step of few, and those are quickly read. Readings
-    of a point lie apart in time, so that a busy moment spoils one of each and not all of one; the median counts.
+    of a point lie apart in time, so that a busy moment spoils one of each and not all of one; the median counts. A
+    model that is too slow for all points in that time is known by its smallest steps, and learned on from there.
     clock: seconds.
     """
     points = [p for p in grid(settings, max_context) if _fits(p, runner.info, kv_blocks)]
-    started_s = clock()
+    points.sort(key=lambda point: (point.tokens, point.sequences * point.context))
+    ends_s = clock() + budget_s
     readings: dict[Point, list[float]] = {}
     for point in points:
+        if len(readings) >= LEAST_POINTS and clock() >= ends_s:
+            break
         runner.forward(_batch(point, runner.info))  # page in, prepare shapes
-    for _ in range(LEAST_READINGS):
-        for point in points:
-            readings.setdefault(point, []).append(_reading_ms(runner, point, clock))
-    queue = [(sum(ms), i) for i, ms in enumerate(readings.values())]
+        readings[point] = [_reading_ms(runner, point, clock)]
+    for _ in range(LEAST_READINGS - 1):
+        for point, own in readings.items():
+            if clock() < ends_s:
+                own.append(_reading_ms(runner, point, clock))
+    queue = [(sum(own), i) for i, own in enumerate(readings.values())]
     heapify(queue)
-    while queue and clock() - started_s <= budget_s:
+    read = list(readings)
+    while queue and clock() < ends_s:
         spent_ms, i = heappop(queue)
-        own = readings[points[i]]
-        own.append(_reading_ms(runner, points[i], clock))
+        own = readings[read[i]]
+        own.append(_reading_ms(runner, read[i], clock))
         if len(own) < MOST_READINGS:
             heappush(queue, (spent_ms + own[-1], i))
     samples = [
