@@ -42,7 +42,7 @@ def test_a_broken_drafter_is_seen_from_outside(tiny, tmp_path):
     """A draft model of the right vocabulary and the wrong weights: answers are right, and the warning is visible."""
     wrong = tiny_hf("llama", tmp_path, vocab_size=320, seed=9)
     options = {"drafters": ("draft_model",), "drafter_options": {"draft_model": {"model": str(wrong)}}}
-    with stack(tiny, draft_len=8, **SMALL, **options) as served:
+    with stack(tiny, policy="fixed", draft_len=8, **SMALL, **options) as served:
         assert warnings(served.url) == []
         answers = [complete(served.url, seed=seed) for seed in range(3)]
         (warning,) = warnings(served.url)

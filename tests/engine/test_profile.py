@@ -71,6 +71,17 @@ def test_a_model_too_slow_for_the_budget_is_known_by_its_smallest_steps():
     assert surface.step_ms(52, 512, 4) >= surface.step_ms(4, 512, 4)
 
 
+@pytest.mark.parametrize("max_context", [1, 16, 128, 200])
+def test_short_contexts_are_measured_as_far_as_they_go(max_context):
+    runner = TimedRunner()
+    blocks = -(-max_context // INFO.block_tokens)
+    surface = measure(
+        runner, EngineSettings(), kv_blocks=blocks, max_context=max_context, clock=lambda: runner.now_s, budget_s=9.0
+    )
+    assert max(int(batch.positions.max()) for batch in runner.batches) < max_context
+    assert surface.step_ms(1, max_context, 1) == pytest.approx(runner.ms(1, max_context), rel=0.05)
+
+
 def test_with_no_time_at_all_a_few_points_are_read():
     runner = TimedRunner()
     surface = measure(

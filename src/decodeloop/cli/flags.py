@@ -21,16 +21,18 @@ Policy = Annotated[str | None, typer.Option(help="off, fixed, reference, adaptiv
 Verifier = Annotated[str | None, typer.Option(help="coupled, rejection or block.")]
 Drafters = Annotated[str | None, typer.Option("--drafters", help="Comma-separated, preferred first: ngram,suffix,...")]
 DraftModel = Annotated[str | None, typer.Option(help="For draft_model: layers:N, int4, int4:layers:N or a path.")]
-DraftLen = Annotated[int | None, typer.Option(help="Tokens that the fixed policy drafts.")]
+DraftLen = Annotated[int | None, typer.Option(help="Tokens that the policies fixed and reference draft.")]
 MaxContext = Annotated[int | None, typer.Option(help="Longest prompt plus answer, in tokens.")]
 MaxSequences = Annotated[int | None, typer.Option(help="Sequences that decode at once.")]
 KvMemory = Annotated[int | None, typer.Option("--kv-memory-mb", help="For the target's KV cache.")]
+
+OF_FIXED_LENGTH = ("fixed", "reference")
 
 
 def engine_settings(base: EngineSettings, params: Mapping[str, Any]) -> EngineSettings:
     """`base` with those of a command's parameters that are settings of the engine and were given.
 
-    `drafters` is a comma-separated list; `draft_model` a spec.
+    `drafters` is a comma-separated list; `draft_model` a spec. Raises ValueError, as the settings themselves do.
     """
     names = {field.name for field in fields(EngineSettings)}
     changes = {name: value for name, value in params.items() if name in names and value is not None}
@@ -42,6 +44,11 @@ def engine_settings(base: EngineSettings, params: Mapping[str, Any]) -> EngineSe
         changes["drafter_options"] = {**base.drafter_options, "draft_model": options}
         listed = changes.get("drafters", base.drafters)
         changes["drafters"] = listed if "draft_model" in listed else ("draft_model", *listed)
-    if "draft_len" in changes and changes["draft_len"] > base.max_draft_len:
-        changes["max_draft_len"] = changes["draft_len"]
+    if "draft_len" in changes:
+        policy = changes.get("policy", base.policy)
+        if policy not in OF_FIXED_LENGTH:
+            raise ValueError(
+                f"draft_len is for the policies {' and '.join(OF_FIXED_LENGTH)}: {policy} chooses it at every step"
+            )
+        changes["max_draft_len"] = max(changes["draft_len"], base.max_draft_len)
     return replace(base, **changes)

@@ -54,7 +54,7 @@ def measure(
     model that is too slow for all points in that time is known by its smallest steps, and learned on from there.
     clock: seconds.
     """
-    points = [p for p in grid(settings, max_context) if _fits(p, runner.info, kv_blocks)]
+    points = [p for p in dict.fromkeys(grid(settings, max_context)) if _fits(p, runner.info, kv_blocks)]
     points.sort(key=lambda point: (point.tokens, point.sequences * point.context))
     ends_s = clock() + budget_s
     readings: dict[Point, list[float]] = {}
@@ -84,12 +84,13 @@ def measure(
 
 
 def grid(settings: EngineSettings, max_context: int) -> Iterator[Point]:
-    """Sequences in powers of two; per sequence every draft length that differs enough to matter; two contexts."""
+    """Sequences in powers of two; per sequence every draft length that differs enough to matter; two contexts, or what
+    there is room for."""
     depths = sorted({1, 2, 3, 5, 9, 1 + settings.max_draft_len})
     sequences = [2**i for i in range(settings.max_sequences.bit_length()) if 2**i <= settings.max_sequences]
     for context, count, tokens_each in product(CONTEXTS, sequences, depths):
-        point = Point(count, tokens_each, context)
-        if context + tokens_each <= max_context and point.tokens <= settings.max_step_tokens:
+        point = Point(count, tokens_each, min(context, max_context - tokens_each))
+        if point.context >= 0 and point.tokens <= settings.max_step_tokens:
             yield point
 
 

@@ -26,9 +26,9 @@ class EngineSettings:
     draft_memory_mb: int = 512
     prefix_caching: bool = True
     verifier: str = "coupled"
-    drafters: tuple[str, ...] = ("ngram",)
+    drafters: tuple[str, ...] = ("ngram", "suffix")
     drafter_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    policy: str = "fixed"
+    policy: str = "adaptive"
     draft_len: int = 4
     max_draft_len: int = 12
     policy_options: Mapping[str, Any] = field(default_factory=dict)
