@@ -13,7 +13,7 @@ from decodeloop.engine.text.grammar import GrammarCompiler
 from decodeloop.engine.text.parsing import Parsing
 from decodeloop.types import ChatPrompt, GrammarSpec, Request, RequestRefused, SamplingParams
 from test_text_chat import CALL, CHATML_FIRST_SYSTEM, GEMMA_LIKE, LLAMA_LIKE, QWEN_LIKE
-from test_text_tools import PIECES
+from tool_texts import PIECES
 from toy_tokenizer import CONTROL, ToyTokenizer
 
 WEATHER = {

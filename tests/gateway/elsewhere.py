@@ -82,6 +82,8 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"
 END = event({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
 USAGE_EVENT = event({"id": "c", "choices": [], "usage": USAGE})
 DONE = event(b"[DONE]")
+SAYS = [event(piece(text)) for text in ("žlutý ", "kůň ", "🐴")]
+WHOLE = [*SAYS, END, USAGE_EVENT, DONE]  # a stream of them
 
 
 def streams(*pieces: bytes | float) -> Play:

@@ -1,4 +1,7 @@
-"""A PostgreSQL and a Redis for the whole session; their tests fail where they aren't installed."""
+"""Where books are: in a file, or in a PostgreSQL and a Redis for the whole session.
+
+Tests of those two fail where they aren't installed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -14,6 +18,8 @@ from redis.asyncio import Redis
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import stores
+
+from open_books import Address
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +43,14 @@ async def _emptied(postgres: str, redis: str) -> None:
     counters = Redis.from_url(redis)
     await counters.flushall()
     await counters.aclose()
+
+
+@pytest.fixture(params=["sqlite", "shared"])
+def path(request: pytest.FixtureRequest, tmp_path: Any) -> Address:
+    """Where the books are: a file, or a database and counters."""
+    return str(tmp_path / "books.sqlite3") if request.param == "sqlite" else request.getfixturevalue("shared")
+
+
+@pytest.fixture
+def file(tmp_path: Any) -> str:
+    return str(tmp_path / "books.sqlite3")
