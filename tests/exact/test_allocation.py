@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodeloop.policy.allocate import RATE, Items, Priced, allocate, depth_scores
-from decodeloop.policy.fair import allocate_fairly
+from decodeloop.policy.fair import Bound, allocate_fairly
+from decodeloop.policy.few import allocate_few
 
 
 def instances(seed, *, rows=(1, 4), depth=(1, 4), rising=False):
@@ -104,6 +105,37 @@ def test_the_interference_bound_is_kept_at_no_more_than_its_price(seed, budget):
         assert found.score <= truth + 1e-12
         assert found.bound >= truth - 1e-12
         assert found.gap == pytest.approx(0.0, abs=1e-12)
+
+
+@given(st.integers(0, 10**9), st.sampled_from([None, 0.0, 0.05, 0.3]))
+@settings(max_examples=300, deadline=None)
+def test_a_few_tokens_in_plain_numbers_equal_brute_force_and_arrays(seed, budget):
+    rng, survival, ms = instances(seed, rows=(1, 5), rising=bool(seed % 2))
+    ms[0] = min(ms[0], ms.min())
+    plain = float(ms[0])
+    drafted = rng.integers(0, survival.shape[1] + 1, len(survival))
+    drafts = [tuple(row[:length]) for row, length in zip(survival.tolist(), drafted, strict=True)]
+    survival[np.arange(survival.shape[1]) >= drafted[:, None]] = 0.0
+    credit = rng.choice([0.0, 0.0, 0.4, 3.0], len(survival))
+    bound = Bound(plain, 1.0 if budget is None else budget)
+
+    def allowed(lens, spent):
+        afforded = expected(survival, lens) + credit >= spent * (1.0 - (budget or 0.0)) / plain - 1e-12
+        return bool(np.all(lens <= drafted)) and (budget is None or bool(np.all(afforded)))
+
+    for objective in objectives(rng):
+        found = allocate_few(drafts, ms.tolist(), objective, bound, credit.tolist())
+        assert allowed(found.verify_lens, found.ms)
+        assert found.ms == ms[found.verify_lens.sum()]
+        assert found.tokens == pytest.approx(expected(survival, found.verify_lens).sum())
+        assert found.score == pytest.approx(brute_force(survival, ms, objective, allowed=allowed), rel=1e-12)
+        items, most = Items(survival, credit=credit), ms[: drafted.sum() + 1]
+        many = (
+            allocate(items, most, objective)
+            if budget is None
+            else allocate_fairly(items, most, plain, budget, objective)
+        )
+        assert found.score == pytest.approx(many.score, rel=1e-12)
 
 
 @given(st.integers(0, 10**9))

@@ -10,7 +10,7 @@ import pytest
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.hedge import Draw, weights
 from decodeloop.policy.slots import Leaves, membership
-from decodeloop.policy.tracks import FIRST_CREDIT, LEAST_CREDIT, MOST_CREDIT, Tracks
+from decodeloop.policy.tracks import FIRST_CREDIT, LEAST_CREDIT, MOST_CREDIT, MOST_SLACK, Tracks
 from decodeloop.types import DecodeRequest, Load, Reason, RequestClass, StepRecord, StepRow
 
 EDIT, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
@@ -110,7 +110,7 @@ def test_tenants_share_nothing():
     assert beliefs.expected_reward(affinity(beliefs, request(tenant="b"), "ngram")) == pytest.approx(reward)
     said = [np.full(K, 0.9) ** np.arange(1, K + 1)]
     fresh = Beliefs(K, frozenset({"ngram"}))
-    ours, theirs = (b.calibrated([affinity(b, request(tenant="b"), "ngram")], said) for b in (beliefs, fresh))
+    ours, theirs = (b.drafted([affinity(b, request(tenant="b"), "ngram")], said)[0] for b in (beliefs, fresh))
     assert ours == pytest.approx(theirs)
 
 
@@ -144,7 +144,7 @@ def test_confidence_is_believed_as_far_as_it_has_deserved():
         right = int(np.argmin(np.append(rng.random(K) < 0.5, False)))
         taught = record(row(**played(K, right, shadow_match={"ngram": right}, scores=said)), step=step)
         beliefs.observe(taught, beliefs.tracks.of(taught.rows))
-    calibrated = beliefs.calibrated([affinity(beliefs, request("new"), "ngram")], [np.array(said)])[0]
+    calibrated = beliefs.calibrated(affinity(beliefs, request("new"), "ngram"), said, K)
     assert calibrated[0] == pytest.approx(0.5, abs=0.08)
     assert np.all(np.diff(calibrated) < 0)
     json.dumps(beliefs.describe(), allow_nan=False)
@@ -201,7 +201,7 @@ def test_credit_is_booked_within_limits():
     for accepted, expected in ((9, MOST_CREDIT), (0, LEAST_CREDIT)):
         taught = record(row(accepted=accepted, emitted=accepted + 1))
         for _ in range(40):
-            tracks.credit(taught, tracks.of(taught.rows), due=1.5)
+            tracks.credit(taught, tracks.of(taught.rows), slowness=1.5, budget=0.05)
         assert tracks.of([request()])[0].credit == expected
 
 
@@ -211,10 +211,25 @@ def test_a_new_request_begins_with_what_its_class_has_typically():
     for accepted, kind in ((3, EDIT), (0, CHAT)):
         taught = record(row("old", request_class=kind, accepted=accepted, emitted=accepted + 1))
         for _ in range(1000):
-            tracks.credit(taught, tracks.of(taught.rows), due=1.5)
+            tracks.credit(taught, tracks.of(taught.rows), slowness=1.5, budget=0.05)
     gaining, losing = tracks.of([request("new", request_class=EDIT), request("also new", request_class=CHAT)])
-    assert gaining.credit > 0.9 * MOST_CREDIT
+    assert gaining.credit > 0.8 * MOST_CREDIT
     assert losing.credit < 0.0
+
+
+def test_what_nobody_took_of_a_request_hardly_piles_up():
+    tracks, plain = Tracks(), record(row(emitted=1))
+    for _ in range(10):
+        tracks.credit(plain, tracks.of(plain.rows), slowness=1.0, budget=0.05)
+    (track,) = tracks.of(plain.rows)
+    assert track.credit == pytest.approx(10 * 0.05)
+    for _ in range(1000):
+        tracks.credit(plain, tracks.of(plain.rows), slowness=1.0, budget=0.05)
+    assert track.credit == pytest.approx(MOST_SLACK)
+    assert tracks.of([request("next")])[0].credit == 0.0
+    slowed = record(row(emitted=1))
+    tracks.credit(slowed, tracks.of(slowed.rows), slowness=1.2, budget=0.05)
+    assert track.credit == pytest.approx(MOST_SLACK - 0.2 + 0.05 * 1.2)
 
 
 def test_hedge_weighs_by_reward_and_draws_without_chance():

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.acceptance import LEAST, MOST, Runs
 from decodeloop.policy.adaptive import PLAIN_TEACHES
-from decodeloop.policy.allocate import RATE, Priced, allocate, drafts_of
-from decodeloop.policy.calibration import Calibrator, featurise
+from decodeloop.policy.calibration import DOUBT, DOUBT_WEIGHT, MOST_KNOWN, Calibrator, bin_of, featurise
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
-from decodeloop.policy.fair import allocate_fairly
+from decodeloop.policy.few import padded
 from decodeloop.policy.guard import Watch
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.slots import Leaves
@@ -50,7 +49,7 @@ def step(rows, costs, prefill=0):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_draft_is_calibrated_alike_alone_and_among_others(seed):
+def test_a_draft_is_calibrated_as_in_arrays_its_first_token_with_caution(seed):
     rng, leaves = np.random.default_rng(seed), Leaves()
     calibrator = Calibrator(K, leaves)
     slots = np.array([leaves.row("t", EDIT, "ngram"), leaves.row("u", EDIT, "suffix")])
@@ -59,54 +58,60 @@ def test_a_draft_is_calibrated_alike_alone_and_among_others(seed):
         said = np.cumprod(rng.uniform(0.2, 1.0, (64, K)), axis=1)
         runs = Runs.of(rng.integers(0, K, 64).tolist(), [False] * 64)
         calibrator.learn(slots[taught], featurise(said, rng.normal(0, 1, 64)), runs)
-    said, own = np.cumprod(rng.uniform(0.0, 1.0, (2, K)), axis=1), rng.normal(0, 1, 2)
-    together = np.cumprod(np.clip(calibrator.at(slots).cautious(featurise(said, own)), LEAST, MOST), axis=1)
-    for i, slot in enumerate(slots.tolist()):
-        assert calibrator.survival(slot, said[i].tolist(), own[i], most=K) == pytest.approx(together[i], rel=1e-12)
-        assert calibrator.survival(slot, said[i], own[i], most=1) == pytest.approx(together[i, :1], rel=1e-12)
+    for slot in slots.tolist():
+        said, own = np.cumprod(rng.uniform(0.0, 1.0, K)), float(rng.normal(0, 1))
+        features = featurise(said[None], np.array([own]))
+        here = calibrator.at(np.array([slot]))
+        likely = here.predict(features)[0]
+        labels = here.bin_labels[here.cells[0, 0] + bin_of(here.curve(features))[0, 0]]
+        likely[0] -= DOUBT * np.sqrt(likely[0] * (1.0 - likely[0]) / (labels + DOUBT_WEIGHT))
+        expected = np.cumprod(np.clip(likely, LEAST, MOST))
+        for most in (1, 3, K, K + 2):
+            found = calibrator.survival(slot, tuple(said.tolist()), own, most)
+            assert found == pytest.approx(expected[:most], rel=1e-12)
+        assert calibrator.survival(slot, tuple(said[:2].tolist()), own, K) == pytest.approx(expected[:2], rel=1e-12)
 
 
 def test_what_was_learned_shows_at_once_in_the_short_cut():
     leaves = Leaves()
     calibrator, slot = Calibrator(K, leaves), leaves.row("t", EDIT, "ngram")
-    before = calibrator.survival(slot, [0.5], 0.0, most=1)[0]
+    (before,) = calibrator.survival(slot, (0.5,), 0.0, 1)
     said = np.full((200, K), 0.5)
     calibrator.learn(np.full(200, slot), featurise(said, np.zeros(200)), Runs.of([0] * 200, [False] * 200))
-    assert calibrator.survival(slot, [0.5], 0.0, most=1)[0] < 0.5 * before
+    assert calibrator.survival(slot, (0.5,), 0.0, 1)[0] < 0.5 * before
+
+
+def test_no_more_drafts_are_remembered_than_there_is_room_for():
+    leaves = Leaves()
+    calibrator, slot = Calibrator(K, leaves), leaves.row("t", EDIT, "ngram")
+    before = calibrator.survival(slot, (0.5, 0.4), 0.0, 2)
+    for i in range(2 * MOST_KNOWN):
+        calibrator.survival(slot, (i / (2 * MOST_KNOWN),), 0.0, 1)
+        assert len(calibrator._known) <= MOST_KNOWN
+    assert calibrator.survival(slot, (0.5, 0.4), 0.0, 2) == before
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     drafts=st.lists(
-        st.lists(st.sampled_from([0.0, 0.3, 0.9, 1.0]) | st.floats(0.0, 1.0), max_size=K), min_size=1, max_size=5
+        st.lists(st.sampled_from([LEAST, 0.3, 0.9, MOST]) | st.floats(LEAST, MOST), max_size=K), min_size=1, max_size=5
     ),
-    slope=st.floats(0.05, 4.0),
-    stairs=st.sampled_from([1, 3]),
-    price=st.one_of(st.none(), st.floats(0.01, 1.0)),
-    bound_and_credit=st.tuples(st.sampled_from([math.inf, 0.5, 0.02]), st.floats(-1.0, 2.0)),
+    costs=st.builds(surface, st.floats(0.05, 4.0), st.sampled_from([1, 3])),
+    prefill=st.sampled_from([0, 4]),
+    bound=st.sampled_from([math.inf, 0.5, 0.05, 0.0]),
+    credit=st.floats(-1.0, 2.0),
 )
-def test_few_tokens_are_allocated_as_many_are(drafts, slope, stairs, price, bound_and_credit):
-    bound, credit = bound_and_credit
-    here = replace(step(len(drafts), surface(slope, stairs)), guard=Watch(bound))
+def test_few_tokens_are_allocated_as_many_are(drafts, costs, prefill, bound, credit):
+    here = replace(step(len(drafts), costs, prefill), guard=Watch(bound))
     here.tracks[-1].credit = credit
-    survival = np.zeros((len(drafts), K))
-    for row, conditional in zip(survival, drafts, strict=True):
-        row[: len(conditional)] = np.cumprod(conditional)
-    drafted, objective, items = sum(map(len, drafts)), RATE if price is None else Priced(price), here.items(survival)
-    ms = here.ms(drafted, drafts_of(survival))
-    few = here._few(survival.tolist(), objective)
-    if math.isinf(bound) or len(drafts) == 1:
-        found = allocate(items, ms, objective)
-    else:
-        found = allocate_fairly(items, ms, here.plain_ms, bound, objective)
-    if few is None:
-        assert allocate(items, ms, objective).ms > here.plain_ms
-        return
-    many = here._worthwhile(found, items, float(ms[0]), objective)
+    drafts = [tuple(np.cumprod(own).tolist()) for own in drafts]
+    few = here.solve(drafts)
+    many = here.solve_many(padded(drafts, K), sum(map(len, drafts)))
     assert few.score == pytest.approx(many.score, rel=1e-9, abs=1e-9)
-    assert few.tokens == pytest.approx(float(items.tokens(few.verify_lens).sum()))
-    if few.verify_lens.sum() == many.verify_lens.sum():
-        assert few.verify_lens.tolist() == many.verify_lens.tolist()
+    assert few.ms == pytest.approx(here.ms(sum(map(len, drafts)), sum(map(bool, drafts)))[few.verify_lens.sum()])
+    assert few.tokens == pytest.approx(
+        len(drafts) + sum(sum(d[:n]) for d, n in zip(drafts, few.verify_lens, strict=True))
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -119,7 +124,7 @@ def test_few_tokens_are_allocated_as_many_are(drafts, slope, stairs, price, boun
 def test_nothing_below_the_least_worth_gains_anything(rows, slope, stairs, prefill):
     here = step(rows, surface(slope, stairs), prefill)
     survival = np.full((rows, K), 0.999 * min(here.least_worth, 1.0))
-    best, plain = here.solve(survival, rows * K), here.solve(np.zeros((rows, K)), 0)
+    best, plain = here.solve_many(survival, rows * K), here.solve([()] * rows)
     assert best.score <= plain.score + 1e-9
 
 
@@ -128,7 +133,7 @@ def test_nothing_below_the_least_worth_gains_anything(rows, slope, stairs, prefi
 def test_whatever_is_verified_gains_at_least_what_step_times_are_known_to(rows, conditional, slope):
     here = step(rows, surface(slope))
     survival = np.cumprod(np.full((rows, K), conditional), axis=1)
-    found, plain_rate = here.solve(survival, rows * K), rows / here.plain_ms
+    found, plain_rate = here.solve_many(survival, rows * K), rows / here.plain_ms
     assert here.least_gain >= 0.01
     if found.verify_lens.any():
         assert found.tokens / found.ms >= (1.0 + here.least_gain) * plain_rate * (1.0 - 1e-9)
@@ -190,7 +195,7 @@ def test_unlikely_proposals_are_left_but_go_on_being_learned_from():
 
 def test_steps_in_which_nobody_was_asked_are_counted_but_hardly_learned_from():
     policy, learned = PlainGuardedPolicy(PolicySettings(K), surface()), []
-    learn, policy._learn = policy._learn, lambda record: (learned.append(record.step), learn(record))
+    learn, policy._learn = policy._learn, lambda record, **how: (learned.append(record.step), learn(record, **how))
     load = Load(1, 0, 100, 1.0)
     for number in range(464):
         policy.plan(load, [request()])

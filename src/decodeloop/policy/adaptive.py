@@ -21,6 +21,7 @@ from decodeloop.policy.choosing import Choosing
 from decodeloop.policy.cliff import cliff
 from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.cost_start import CostStart, scannable
+from decodeloop.policy.few import Survival, padded
 from decodeloop.policy.fixed import verify_all
 from decodeloop.policy.guard import Guard
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
@@ -32,7 +33,6 @@ from decodeloop.types import (
     CostModel,
     Decision,
     DecodeRequest,
-    FloatArray,
     IntArray,
     Knowledge,
     Load,
@@ -45,7 +45,7 @@ from decodeloop.types import (
 STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked anew
 STALENESS_STEPS = 16  # after which that is looked at again
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
-LEARN_EVERY = 8  # steps
+LEARN_EVERY, WARM_STEPS = 8, 512  # steps: learned from together; after which what every other one says is enough
 PLAIN_TEACHES, FIRST_STEPS = 32, 64  # one in so many plain steps is learned from, after the first
 WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
 TYPICAL_CONTEXT = 256  # of the cliff's batches, until some were seen
@@ -57,7 +57,7 @@ class _Open:
 
     step: Step
     bound: Yardstick | None
-    survival: FloatArray | None  # of the plan's drafts, where they exist already
+    drafts: list[Survival] | None  # survival of the plan's drafts, where they exist already
 
 
 class AdaptivePolicy:
@@ -105,16 +105,16 @@ class AdaptivePolicy:
         tracks = self._beliefs.tracks.of(requests)
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
-        choices, survival = chosen.choices, chosen.survival
+        choices, drafts = chosen.choices, chosen.drafts
         if self._plain_is_stale(step, choices):
-            choices, survival = [self._choosing.plain(choice) for choice in choices], None
+            choices, drafts = [self._choosing.plain(choice) for choice in choices], None
         if any(choice.drafter not in self._beliefs.free for choice in choices if choice.draft_len):
             choices = self._paid.settle(step, choices, self._choosing.free_choices(step, choices))
-            survival = None
+            drafts = None
         if self._settings.max_draft_len >= PROBE_DEPTH and not self._all_free:
             probed = self._paid.probe(step, choices)
-            choices, survival = probed, survival if probed is choices else None
-        self._open = _Open(step, self._bound(step, choices), survival)
+            choices, drafts = probed, drafts if probed is choices else None
+        self._open = _Open(step, self._bound(step, choices), drafts)
         return plan_of(choices)
 
     def allocate(self, plan: Plan, scores: Scores) -> Decision:
@@ -128,22 +128,23 @@ class AdaptivePolicy:
         if not any(drafted):
             plain_ms = self._predicted(step, step.plain_ms)
             return Decision(tuple(drafted), _why_undrafted(plan, drafted), float(step.rows), plain_ms, Knowledge.PREFIX)
-        survival = self._open.survival
-        if survival is None or tuple(drafted) != plan.draft_lens:
-            said = [values[:length] for values, length in zip(scores.values, drafted, strict=True)]
-            survival = self._beliefs.calibrated(self._beliefs.played(step.pairs, plan.drafters), said)
-        settled = self._settled(plan, survival, np.array(drafted), scores.knowledge, bound)
-        step = self._with_settled(self._with_drafting(step, plan), survival, settled)
-        still_open = survival if settled is None else np.where((settled >= 0)[:, None], 0.0, survival)
-        open_tokens = sum(drafted) if settled is None else int(np.array(drafted)[settled < 0].sum())
-        found = step.solve(still_open, open_tokens)
-        lens = found.verify_lens if settled is None else np.where(settled >= 0, settled, found.verify_lens)
+        drafts = self._open.drafts
+        if drafts is None or tuple(drafted) != plan.draft_lens:
+            said = [values[:length].tolist() for values, length in zip(scores.values, drafted, strict=True)]
+            drafts = self._beliefs.drafted(self._beliefs.played(step.pairs, plan.drafters), said)
+        step = self._with_drafting(step, plan)
+        settled = self._settled(plan, drafts, scores.knowledge, bound)
+        if settled is None:
+            found = step.solve(drafts)
+            lens = found.verify_lens.tolist()
+        else:
+            step = step.verifying(drafts, np.maximum(settled, 0))
+            found = step.solve([own if length < 0 else () for own, length in zip(drafts, settled, strict=True)])
+            lens = np.where(settled >= 0, settled, found.verify_lens).tolist()
         self._gain += 0.05 * (found.tokens / found.ms * step.plain_ms / step.rows - self._gain)
-        verify_lens = tuple(lens.tolist())
-        reasons = self._why(step, plan, drafted, verify_lens, survival)
-        ms = self._predicted(step, found.ms)
-        gain_ms = step.gain_ms(found)
-        return Decision(verify_lens, reasons, found.tokens, ms, self._settings.verifier_admits, gain_ms)
+        reasons = self._why(step, plan, lens, drafts)
+        ms, gain_ms = self._predicted(step, found.ms), step.gain_ms(found)
+        return Decision(tuple(lens), reasons, found.tokens, ms, self._settings.verifier_admits, gain_ms)
 
     def observe(self, record: StepRecord) -> None:
         """Learn, several steps at a time: between two steps of the model every touch of our own data is a cold one."""
@@ -156,8 +157,8 @@ class AdaptivePolicy:
         self._unread.append(record)
         if len(self._unread) >= min(LEARN_EVERY, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
-            for each in unread:
-                self._learn(each)
+            for number, each in enumerate(unread):
+                self._learn(each, wholly=self._seen <= WARM_STEPS or number % 2 == 0)
 
     def _is_uneventful(self, record: StepRecord) -> bool:
         """Nobody was even asked, nor read a prompt: like the last step and the next."""
@@ -165,14 +166,17 @@ class AdaptivePolicy:
             return False
         return not record.load.prefill_tokens and not any(row.shadow_match for row in record.rows)
 
-    def _learn(self, record: StepRecord) -> None:
+    def _learn(self, record: StepRecord, *, wholly: bool) -> None:
+        """wholly: of acceptance and of step times, too. What is owed to whom is booked at every step."""
         tracks = self._beliefs.tracks.of(record.rows)
         caught_up = self._beliefs.read(record, tracks)
-        self._beliefs.observe(record, tracks)
+        if wholly or caught_up:
+            self._beliefs.observe(record, tracks)
         if self._costs is None:
             self._costs = self._start.observe(record)
             return
-        self._costs.observe(record, self._beliefs.free, caught_up)
+        if wholly or caught_up:
+            self._costs.observe(record, self._beliefs.free, caught_up)
         self._aim.observe(record)
         rows = len(record.rows)
         if rows:
@@ -184,7 +188,7 @@ class AdaptivePolicy:
             if plain_ms > 0.0 and math.isfinite(promised):
                 speculating = any(row.verify_len for row in record.rows)
                 slowness = max(record.step_ms / plain_ms, 1.0) if speculating else 1.0  # luck is nobody's to spend
-                self._beliefs.tracks.credit(record, tracks, (1.0 - promised) * slowness)
+                self._beliefs.tracks.credit(record, tracks, slowness, promised)
 
     def describe(self) -> Mapping[str, Any]:
         silent = Counter({SILENCE.reason: self._silent_rows})
@@ -211,20 +215,23 @@ class AdaptivePolicy:
             return None
         survival, drafted = expected_survival(self._beliefs, step, choices), sum(c.draft_len for c in choices)
         priced = self._with_drafting(step, plan_of(choices))
-        planned = priced.solve(survival, drafted)
+        planned = priced.solve_many(survival, drafted)
         terms = priced.terms(priced.items(survival), drafted)
         return yardstick(rows, planned, priced.ms(drafted, drafts_of(survival)), terms.objective.price(planned.score))
 
     def _settled(
-        self, plan: Plan, survival: FloatArray, drafted: IntArray, knowledge: Knowledge, bound: Yardstick | None
+        self, plan: Plan, drafts: Sequence[Survival], knowledge: Knowledge, bound: Yardstick | None
     ) -> IntArray | None:
         """[N] verify lengths that are not open to choice, -1 where they are; None: all are."""
-        if bound is None and not any(reason in WHOLE for reason in plan.reasons):
+        whole = [reason in WHOLE for reason in plan.reasons]
+        if bound is None and not any(whole):
             return None
+        drafted = np.array(list(map(len, drafts)))
         settled = np.full(len(drafted), -1)
         if bound is not None:
+            survival = padded(drafts, self._settings.max_draft_len)
             settled = np.where(bound.rows, bound.cut(survival, drafted, knowledge), settled)
-        return np.where([reason in WHOLE for reason in plan.reasons], drafted, settled)
+        return np.where(whole, drafted, settled)
 
     def _with_drafting(self, step: Step, plan: Plan) -> Step:
         """The step once the plan's paid drafters have run."""
@@ -236,22 +243,12 @@ class AdaptivePolicy:
         spent = sum(step.costs.draft_ms(name, depth, count) for name, (depth, count) in depths.items())
         return replace(step, spent_ms=spent) if spent else step
 
-    def _with_settled(self, step: Step, survival: FloatArray, settled: IntArray | None) -> Step:
-        """The step with what is verified in any case."""
-        if settled is None:
-            return step
-        certain = np.maximum(settled, 0)
-        expected = np.where(np.arange(survival.shape[1]) < certain[:, None], survival, 0.0).sum(axis=1)
-        return replace(step, certain=expected, certain_tokens=int(certain.sum()))
-
-    def _why(
-        self, step: Step, plan: Plan, drafted: Sequence[int], lens: Sequence[int], survival: FloatArray
-    ) -> tuple[Reason, ...]:
-        reasons = list(_why_undrafted(plan, drafted))
-        for i, (length, verified) in enumerate(zip(drafted, lens, strict=True)):
-            if length and not verified and reasons[i] not in WHOLE:
-                reasons[i] = self._choosing.why_not(step, float(survival[i, 0]))
-            elif verified < length and reasons[i] is step.requests[i].cap:
+    def _why(self, step: Step, plan: Plan, lens: Sequence[int], drafts: Sequence[Survival]) -> tuple[Reason, ...]:
+        reasons = list(_why_undrafted(plan, list(map(len, drafts))))
+        for i, (own, verified) in enumerate(zip(drafts, lens, strict=True)):
+            if own and not verified and reasons[i] not in WHOLE:
+                reasons[i] = self._choosing.why_not(step, own[0])
+            elif verified < len(own) and reasons[i] is step.requests[i].cap:
                 reasons[i] = self._aim.reason  # the cap was not what stopped it
         return tuple(reasons)
 

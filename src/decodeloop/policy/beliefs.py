@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,13 @@ import numpy as np
 from decodeloop.policy.acceptance import LEAST, MOST, AcceptanceModel, Runs
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.drift import DriftMonitor
-from decodeloop.policy.heard import Heard, Proposal
+from decodeloop.policy.few import Survival, padded
 from decodeloop.policy.slots import Leaves
 from decodeloop.policy.tracks import Affinity, Track, Tracks
 from decodeloop.types import DecodeRequest, FloatArray, IntArray, StepRecord, StepRow
 
-Confidence = Sequence[float] | FloatArray
 FLUSH = 256  # drafts that are learned from together, once there is a record
 FIRST_FLUSH = 4
-FEW = 8  # drafts that are sooner calibrated one by one than as arrays
 SAMPLED_ROWS = 4  # of a step: enough to learn from, however many requests run
 CLASS_KEPT = 1.0 - 1.0 / 256.0  # of the class's rewards, a draft
 PRIOR_STEPS = 4.0  # that the class's record counts for beside a request's own, and survival beside the class's
@@ -58,7 +55,6 @@ class Beliefs:
         self._drift = DriftMonitor(self._calibrator, self._leaves)
         self._rewards = [0.0] * self._leaves.capacity  # of each leaf's drafts, played or not, discounted
         self._steps = [0.0] * self._leaves.capacity
-        self._positions = np.arange(max_draft_len)
         self._labels: list[_Label] = []
         self._plays: list[_Play] = []
         self._learned = 0
@@ -76,7 +72,7 @@ class Beliefs:
     def played(
         self, step: Sequence[tuple[DecodeRequest, Track]], drafters: Sequence[str | None]
     ) -> list[Affinity | None]:
-        """Each request's affinity to the drafter that plays for it."""
+        """Each request's affinity to the drafter that plays for it, None where none does."""
         while True:
             generation = self._leaves.generation
             found = [
@@ -98,47 +94,19 @@ class Beliefs:
             survival[rows] = np.cumprod(np.clip(shifted, LEAST, MOST), axis=1)
         return survival
 
-    def calibrated(self, played: Sequence[Affinity | None], confidences: Sequence[Confidence]) -> FloatArray:
-        """[N, K] once drafted: by the drafters' confidence as it has turned out to mean. 0 beyond each draft.
+    def calibrated(self, affinity: Affinity, said: Sequence[float], most: int) -> Survival:
+        """Survival of the first `most` tokens of a draft, by its drafter's confidence as it has turned out to mean.
 
-        confidences: per request [draft_len] survival by the drafter's word.
+        said: survival by the drafter's word.
         """
-        survival = np.zeros((len(played), self.max_draft_len))
-        mine = [a if a is not None and len(said) else None for a, said in zip(played, confidences, strict=True)]
-        rows = [i for i, affinity in enumerate(mine) if affinity is not None]
-        if 0 < len(rows) <= FEW:
-            for i in rows:
-                affinity = mine[i]
-                assert affinity is not None
-                own = self._calibrator.survival(
-                    affinity.leaf, confidences[i], affinity.standing, most=self.max_draft_len
-                )
-                survival[i, : len(own)] = own
-        elif rows:
-            leaves, standing = _standings(mine)
-            said = [confidences[i][: self.max_draft_len] for i in rows]
-            drafted = self._positions < np.array([len(values) for values in said])[:, None]
-            confidence = np.ones(drafted.shape)
-            confidence[drafted] = list(chain.from_iterable(said))
-            conditional = self._calibrator.at(leaves).cautious(featurise(confidence, standing))
-            likely = np.minimum(np.maximum(conditional, LEAST), MOST)
-            survival[rows] = np.multiply.accumulate(likely, axis=1) * drafted
-        return survival
+        return self._calibrator.survival(affinity.leaf, tuple(said), affinity.standing, most)
 
-    def heard(self, step: Sequence[tuple[DecodeRequest, Track]], proposals: Sequence[Proposal], worth: float) -> Heard:
-        """What proposals for requests of the step are to be believed. Of a few, nothing is asked behind first tokens
-        that aren't worth a look."""
-        played = self.played([step[p.row] for p in proposals], [p.drafter for p in proposals])
-        said: list[Sequence[float]] = [proposal.said for proposal in proposals]
-        if len(proposals) > FEW:
-            survival = self.calibrated(played, said)
-            return Heard(proposals, worth, survival[:, 0].tolist(), survival)
-        first = [
-            0.0 if own is None else self._calibrator.survival(own.leaf, each, own.standing, most=1)[0]
-            for own, each in zip(played, said, strict=True)
+    def drafted(self, played: Sequence[Affinity | None], said: Sequence[Sequence[float]]) -> list[Survival]:
+        """[N] survival of drafts as far as they go, () where nobody plays."""
+        return [
+            () if affinity is None else self.calibrated(affinity, own, self.max_draft_len)
+            for affinity, own in zip(played, said, strict=True)
         ]
-        worthy = [each if likely >= worth else () for each, likely in zip(said, first, strict=True)]
-        return Heard(proposals, worth, first, self.calibrated(played, worthy))
 
     def foreseen(self, step: Sequence[tuple[DecodeRequest, Track]], drafters: Sequence[str | None]) -> FloatArray:
         """[N, K] survival before the step's drafting: by the proposal where it is made already, else by the record."""
@@ -148,7 +116,8 @@ class Beliefs:
             for (request, _), name in zip(step, drafters, strict=True)
         ]
         spoken = [i for i, proposal in enumerate(said) if proposal is not None]
-        by_proposal = self.calibrated([played[i] for i in spoken], [said[i] or () for i in spoken])
+        drafts = self.drafted([played[i] for i in spoken], [said[i] or () for i in spoken])
+        by_proposal = padded(drafts, self.max_draft_len)
         if len(spoken) == len(said):
             return by_proposal
         survival = self.survival(played)

@@ -14,7 +14,6 @@ arXiv 2305.00070).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +38,7 @@ LEAF_HALF_LIFE, SHARED_HALF_LIFE = 1024.0, 8192.0  # labels
 BINS = 10
 BIN_WEIGHT, BIN_HALF_LIFE = 32.0, 512.0  # labels
 DOUBT, DOUBT_WEIGHT = 1.0, 8.0  # standard errors; labels that a bin without any is taken to have
+MOST_KNOWN = 4096  # drafts that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,13 @@ class Calibration:
         """[n, K, FEATURES] -> [n, K] conditional acceptance."""
         return self.binned(self.curve(features))
 
-    def cautious(self, features: FloatArray) -> FloatArray:
-        """predict, but of first tokens the lower credible bound: whether to verify at all hangs on them, and what they
-        are worth is learned without verifying anything, since every proposal is compared with the token that comes."""
-        logits = self.curve(features)
-        p = self.binned(logits)
-        labels = self.bin_labels.take(self.cells[:, 0] + bin_of(logits[:, 0]))
-        p[:, 0] -= DOUBT * np.sqrt(p[:, 0] * (1.0 - p[:, 0]) / (labels + DOUBT_WEIGHT))
-        return p
+
+_Slot = tuple[list[list[float]], list[list[float]], list[list[float]]]  # [K] weights, bins' labels, bins' hits
+
+
+# What is believed of one position of a draft before its request's own standing is known: its logit, what that standing
+# adds to it, and labels and hits, [BINS] each.
+_Position = tuple[float, float, list[float], list[float]]
 
 
 class Calibrator:
@@ -93,56 +92,66 @@ class Calibrator:
         self._bin_labels, self._bin_hits = np.zeros((*shape, BINS)), np.zeros((*shape, BINS))
         self._cells = np.arange(leaves.capacity * max_draft_len).reshape(shape) * BINS
         self._depth = np.log1p(np.arange(max_draft_len))
-        self._known: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}  # see `_scalars`
-        self._last: tuple[bytes, Calibration] | None = None  # of the slots asked for last, who are often the same
+        self._slots: dict[int, _Slot] = {}  # in plain numbers
+        self._known: dict[tuple[int, tuple[float, ...]], list[_Position]] = {}  # by slot and what a draft says
         self.scorecard = Scorecard(max_draft_len)
         leaves.tell(self._clear_leaf, self._clear_tenant)
 
     def at(self, slots: IntArray) -> Calibration:
         """What is believed of each of `slots`. Its bins go on learning: see `frozen`."""
-        key = slots.tobytes()
-        if self._last is None or self._last[0] != key:
-            self._last = key, self._at(slots)
-        return self._last[1]
-
-    def _at(self, slots: IntArray) -> Calibration:
         shared = self._shared[self._leaves.tenant_of[slots]]
         weights = self._weights[slots] + shared[:, None, :FEATURES]
         weights[:, :, 0] += shared[:, FEATURES:] * self._depth
         cells = self._cells[slots]
         return Calibration(weights, cells, self._bin_labels.reshape(-1), self._bin_hits.reshape(-1))
 
-    def survival(self, slot: int, confidence: Sequence[float] | FloatArray, own: float, *, most: int) -> list[float]:
-        """Of the first `most` tokens of one draft: what `at(..).cautious(..)` says, sooner for a few tokens."""
-        before, survives, found = 1.0, 1.0, []
-        for position, said in enumerate(map(float, confidence[:most])):
-            (constant, rising, falling, standing), labels, hits = self._scalars(slot, position)
-            c = min(max(said / max(before, 1e-12), LEAST), 1.0 - LEAST)
-            before = said
-            logit = constant + rising * math.log(c) - falling * math.log1p(-c) + standing * own
-            p = 1.0 / (1.0 + math.exp(min(-logit, MOST_LOGIT)))
-            place = int(min(max(BINS / 8.0 * logit + BINS / 2.0, 0.0), BINS - 1.0))
-            p = (hits[place] + BIN_WEIGHT * p) / (labels[place] + BIN_WEIGHT)
-            if not position:
+    def survival(self, slot: int, said: tuple[float, ...], own: float, most: int) -> list[float]:
+        """Of the first `most` tokens of a draft that survive with `said` by its drafter's word. own: its request's
+        standing.
+
+        Of first tokens the lower credible bound: whether to verify at all hangs on them, and what they are worth is
+        learned without verifying anything, since every proposal is compared with the token that comes.
+        """
+        survives, found = 1.0, list[float]()
+        for logit, standing, labels, hits in self._believed(slot, said, min(most, len(said), self.max_draft_len)):
+            z = logit + standing * own
+            place = 0 if z <= -4.0 else BINS - 1 if z >= 4.0 else int(BINS / 8.0 * z + BINS / 2.0)
+            by_curve = 1.0 / (1.0 + math.exp(-z if z > -MOST_LOGIT else MOST_LOGIT))
+            p = (hits[place] + BIN_WEIGHT * by_curve) / (labels[place] + BIN_WEIGHT)
+            if not found:
                 p -= DOUBT * math.sqrt(p * (1.0 - p) / (labels[place] + DOUBT_WEIGHT))
-            survives *= min(max(p, LEAST_LIKELY), MOST_LIKELY)
+            survives *= LEAST_LIKELY if p < LEAST_LIKELY else MOST_LIKELY if p > MOST_LIKELY else p
             found.append(survives)
         return found
 
-    def _scalars(self, slot: int, position: int) -> tuple[list[float], list[float], list[float]]:
-        """Weights, bins' labels and bins' hits of one position."""
-        known = self._known.get((slot, position))
+    def _believed(self, slot: int, said: tuple[float, ...], count: int) -> list[_Position]:
+        """[count] Drafts of equal matches say the same: most were looked at since something was learned last."""
+        known = self._known.get((slot, said))
         if known is None:
-            shared = self._shared[self._leaves.tenant_of[slot]]
-            weights = self._weights[slot, position] + shared[:FEATURES]
-            weights[0] += shared[FEATURES] * self._depth[position]
-            labels, hits = self._bin_labels[slot, position], self._bin_hits[slot, position]
-            known = self._known[slot, position] = weights.tolist(), labels.tolist(), hits.tolist()
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            known = self._known[slot, said] = []
+        if len(known) < count:
+            weights, labels, hits = self._slot(slot)
+            for position in range(len(known), count):
+                c = said[position] / max(said[position - 1], 1e-12) if position else said[0]
+                c = min(max(c, LEAST), 1.0 - LEAST)
+                constant, rising, falling, standing = weights[position]
+                logit = constant + rising * math.log(c) - falling * math.log1p(-c)
+                known.append((logit, standing, labels[position], hits[position]))
+        return known if len(known) == count else known[:count]
+
+    def _slot(self, slot: int) -> _Slot:
+        known = self._slots.get(slot)
+        if known is None:
+            weights = self.at(np.array([slot])).weights[0]
+            known = weights.tolist(), self._bin_labels[slot].tolist(), self._bin_hits[slot].tolist()
+            self._slots[slot] = known
         return known
 
     def _forget_known(self) -> None:
         self._known.clear()
-        self._last = None
+        self._slots.clear()
 
     def frozen(self, slot: int) -> Calibration:
         """What is believed of one slot now, for good."""
@@ -156,7 +165,7 @@ class Calibrator:
         slots: [R]. features: [R, K, FEATURES] (see `featurise`).
         """
         self._forget_known()
-        now = self._at(slots)
+        now = self.at(slots)
         logits = now.curve(features)
         predicted = now.binned(logits)
         self.scorecard.add(slots, confidence_of(features), predicted, runs)

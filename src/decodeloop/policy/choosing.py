@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.beliefs import Beliefs
+from decodeloop.policy.few import Survival
 from decodeloop.policy.guard import Guard, Stand
-from decodeloop.policy.heard import Heard, Proposal
+from decodeloop.policy.heard import Proposal
 from decodeloop.policy.hedge import Draw
 from decodeloop.policy.overrides import SILENCE, Choice, choose, is_silent, override
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.tracks import Affinity
-from decodeloop.types import DecodeRequest, FloatArray, Reason, SpeculationMode
+from decodeloop.types import DecodeRequest, Reason, SpeculationMode
 
 STAYS = 4  # steps that a drafter which can't be heard beforehand stays with a request
 GROWTH_STEPS = 1024  # calls for which one answer is good enough
-WORTH_STEPS = 16  # steps for which the least worth of a proposal is good enough
+WORTH_STEPS = 64  # steps for which the least worth of a proposal is good enough
 LISTEN = 16  # every so many steps, proposals that aren't worth verifying are played all the same
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """survival: [N, K] of the drafts that are played, if all of them have been proposed already; else None."""
+    """drafts: [N] survival of what is played, if all of it has been proposed already; else None."""
 
     choices: list[Choice]
-    survival: FloatArray | None
+    drafts: list[Survival] | None
 
 
 class Choosing:
@@ -51,18 +53,26 @@ class Choosing:
         if self._turn % WORTH_STEPS == 0:
             self._worths.clear()
         choices = [SILENCE if is_silent(request) else self._imposed(request) for request in step.requests]
-        rows = [row for row, choice in enumerate(choices) if choice.draft_len and choice.reason is not Reason.FORCED]
-        if not rows:
-            return Chosen(choices, None)
-        heard = self._heard(step, rows)
-        played, all_heard = self._settle(step, choices, rows, heard)
-        if not all_heard or any(choice.reason is Reason.FORCED for choice in choices):
-            return Chosen(choices, None)
-        survival = np.zeros((step.rows, self._beliefs.max_draft_len))
-        for row, place in played.items():
-            length = choices[row].draft_len
-            survival[row, :length] = heard.survival[place, :length]
-        return Chosen(choices, survival)
+        forced = any(choice.reason is Reason.FORCED for choice in choices)
+        open_rows = [i for i, c in enumerate(choices) if c.draft_len and c.reason is not Reason.FORCED]
+        worth = 0.0 if self._turn % LISTEN == 0 else self._worth(step)
+        all_heard, played = not forced, list[tuple[int, Proposal]]()
+        for row, proposals in zip(open_rows, self._heard(step, open_rows), strict=True):
+            mine = self._settle(step, choices, row, [each for each in proposals if each.first >= worth])
+            if mine is not None:
+                played.append((row, mine))
+            elif choices[row].draft_len:
+                all_heard = False
+            elif proposals:
+                choices[row] = Choice(0, None, self.why_not(step, max(each.first for each in proposals)))
+        return Chosen(choices, self._calibrated(choices, played) if all_heard else None)
+
+    def _calibrated(self, choices: Sequence[Choice], played: Sequence[tuple[int, Proposal]]) -> list[Survival]:
+        """[N] survival of the proposals that are played, as far as they are."""
+        drafts: list[Survival] = [()] * len(choices)
+        for row, mine in played:
+            drafts[row] = self._beliefs.calibrated(mine.affinity, mine.said, choices[row].draft_len)
+        return drafts
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
@@ -104,49 +114,46 @@ class Choosing:
             return Choice(0, None, Reason.OFF_COST)
         return choice
 
-    def _heard(self, step: Step, rows: Sequence[int]) -> Heard:
-        """What may be played for these requests of what was said."""
-        proposed = []
-        for row in rows:
+    def _heard(self, step: Step, rows: Sequence[int]) -> list[list[Proposal]]:
+        """What was said that may be played, per row."""
+        said: list[tuple[int, str, Sequence[float]]] = []
+        for place, row in enumerate(rows):
             request = step.requests[row]
             for name in self._candidates(request):
-                said = request.proposals.get(name)
-                if said is not None:
+                proposal = request.proposals.get(name)
+                if proposal is not None:
                     self._beliefs.free.add(name)
-                if said:
-                    proposed.append(Proposal(row, name, said))
-        return self._beliefs.heard(step.pairs, proposed, 0.0 if self._turn % LISTEN == 0 else self._worth(step))
+                    if len(proposal):
+                        said.append((place, name, proposal))
+        whose = [(step.requests[rows[place]], step.tracks[rows[place]]) for place, _, _ in said]
+        affinities = self._beliefs.played(whose, [name for _, name, _ in said])
+        heard: list[list[Proposal]] = [[] for _ in rows]
+        for (place, name, proposal), affinity in zip(said, affinities, strict=True):
+            assert affinity is not None
+            (first,) = self._beliefs.calibrated(affinity, proposal, 1)
+            heard[place].append(Proposal(name, affinity, proposal, first))
+        return heard
 
-    def _settle(
-        self, step: Step, choices: list[Choice], rows: Sequence[int], heard: Heard
-    ) -> tuple[dict[int, int], bool]:
-        """Settle in `choices` who drafts for `rows`. Returns row -> the proposal that is played, and whether all that
-        is played has been proposed already."""
-        best, value, likeliest = heard.best(), heard.value, heard.likeliest()
-        played, all_heard = {}, True
-        for row in rows:
-            request = step.requests[row]
-            silent = [name for name in self._candidates(request) if name not in request.proposals]
-            name = None
-            if silent:
-                own = heard.worthy(row)
-                name = self._pick(step, row, {drafter: value[place] for drafter, place in own.items()}, silent)
-                place = own.get(name)
-            else:
-                place = best.get(row)
-            if place is not None:
-                played[row], proposal = place, heard.proposals[place]
-                length = min(choices[row].draft_len, len(proposal.said))
-                choices[row] = Choice(length, proposal.drafter, choices[row].reason)
-            elif name is not None:
-                choices[row], all_heard = replace(choices[row], drafter=name), False
-            else:
-                choices[row] = self._unheard(step, likeliest.get(row))
-        return played, all_heard
-
-    def _unheard(self, step: Step, likeliest: float | None) -> Choice:
-        """Nothing was said that is worth it. likeliest: survival of the likeliest first token; None: there is none."""
-        return SILENCE if likeliest is None else Choice(0, None, self.why_not(step, likeliest))
+    def _settle(self, step: Step, choices: list[Choice], row: int, worthy: Sequence[Proposal]) -> Proposal | None:
+        """Settle in `choices` who drafts for the row. worthy: the proposals that are worth a look. Returns the one that
+        is played; None: nobody drafts, or somebody who hasn't been heard."""
+        request, choice = step.requests[row], choices[row]
+        silent = [name for name in self._candidates(request) if name not in request.proposals]
+        if silent:
+            name = self._pick(step, row, {proposal.drafter: proposal.value for proposal in worthy}, silent)
+            played = next((proposal for proposal in worthy if proposal.drafter == name), None)
+            if played is None:
+                choices[row] = replace(choice, drafter=name)
+                return None
+        elif worthy:
+            played = worthy[0] if len(worthy) == 1 else max(worthy, key=attrgetter("value"))
+        else:
+            choices[row] = SILENCE
+            return None
+        length = min(choice.draft_len, len(played.said))
+        if length != choice.draft_len or played.drafter != choice.drafter:
+            choices[row] = Choice(length, played.drafter, choice.reason)
+        return played
 
     def _worth(self, step: Step) -> float:
         """step.least_worth, which hardly changes from step to step."""

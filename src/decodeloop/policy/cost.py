@@ -31,6 +31,10 @@ class StepCosts(CostModel, Protocol):
 
     def step_ms_many(self, tokens: IntArray, context: int, sequences: int) -> FloatArray: ...
 
+    def step_ms_from(self, first: int, count: int, context: int, sequences: int) -> list[float]:
+        """[count] step_ms of `first` tokens and each one more."""
+        ...
+
     def token_context_ms(self) -> float:
         """What a verified token costs for each context token of its sequence."""
         ...
@@ -110,6 +114,9 @@ class CostSurface:
     def step_ms_many(self, tokens: IntArray, context: int, sequences: int) -> FloatArray:
         """[...] as step_ms, for each of `tokens`."""
         return self._curve(context, sequences).ms_at(tokens, context)
+
+    def step_ms_from(self, first: int, count: int, context: int, sequences: int) -> list[float]:
+        return self._curve(context, sequences).ms_from(first, count, context)
 
     def bounds_ms(self, tokens: int, context: int, sequences: int) -> tuple[float, float]:
         """It should lie between these: two spreads, and beyond the measured range from flat to proportional."""

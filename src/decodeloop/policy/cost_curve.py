@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Curve:
     ms: FloatArray
     slope: FloatArray
     near: int
+    _counts: list[tuple[float, float]] = field(default_factory=list)  # (ms, slope) of 0, 1, .. tokens, as asked for
 
     def point(self, tokens: int) -> Point:
         ms, slope = np.interp(tokens, self.knots, self.ms), np.interp(tokens, self.knots, self.slope)
@@ -33,6 +34,15 @@ class Curve:
     def ms_at(self, tokens: IntArray, context: int) -> FloatArray:
         ms: FloatArray = np.interp(tokens, self.knots, self.ms + self.slope * (context - self.near))
         return ms
+
+    def ms_from(self, first: int, count: int, context: int) -> list[float]:
+        """[count] as ms_at, of `first` tokens and each one more."""
+        end, beyond = first + count, context - self.near
+        if end > len(self._counts):
+            tokens = np.arange(len(self._counts), 2 * end)
+            ms, slope = np.interp(tokens, self.knots, self.ms), np.interp(tokens, self.knots, self.slope)
+            self._counts.extend(zip(ms.tolist(), slope.tolist(), strict=True))
+        return [ms + slope * beyond for ms, slope in self._counts[first:end]]
 
 
 class Region:

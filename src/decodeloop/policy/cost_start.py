@@ -64,6 +64,9 @@ class PointwiseCosts:
     def step_ms_many(self, tokens: IntArray, context: int, sequences: int) -> FloatArray:
         return np.array([self.step_ms(int(count), context, sequences) for count in tokens])
 
+    def step_ms_from(self, first: int, count: int, context: int, sequences: int) -> list[float]:
+        return [self.step_ms(tokens, context, sequences) for tokens in range(first, first + count)]
+
     def draft_ms(self, drafter: str, depth: int, sequences: int) -> float:
         return self._model.draft_ms(drafter, depth, sequences) if depth and sequences else 0.0
 

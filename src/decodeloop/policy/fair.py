@@ -10,28 +10,45 @@ its credit being what it has had beyond that so far: a draft that came out empty
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decodeloop.policy.allocate import RATE, Allocation, Items, Objective, Scan, scan
+from decodeloop.policy.allocate import RATE, Allocation, Amount, Items, Objective, Scan, scan
 from decodeloop.types import FloatArray, IntArray
 
 MAX_TRIALS = 24  # totals that are filled around everybody's needs, best first
 ROUNDING = 1e-12
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """plain_ms: the step with nothing drafted. budget: the share of plain speed that may be lost; 1: no bound."""
+
+    plain_ms: float
+    budget: float
+
+    def longest_ms(self, tokens: float) -> float:
+        """The longest step in which `tokens`, credit included, are enough for a request."""
+        return self.plain_ms * tokens / (1.0 - self.budget) if self.budget < 1.0 else math.inf
+
+    def due(self, ms: Amount) -> Amount:
+        """The tokens, credit included, that a request must have in a step of `ms`."""
+        return (1.0 - self.budget) * ms / self.plain_ms
+
+
 def allocate_fairly(
-    items: Items, ms: FloatArray, plain_ms: float, budget: float | FloatArray, objective: Objective = RATE
+    items: Items, ms: FloatArray, plain_ms: float, budget: float, objective: Objective = RATE
 ) -> Allocation:
     """The best lengths that keep the bound.
 
-    budget: a share of plain speed, or [N] of them. plain_ms: the step with nothing drafted; drafting that is already
-    paid for in ms[0] is not held against the requests. Exact for items of equal cost, up to MAX_TRIALS totals that have
-    to be filled one by one; `gap` says what may be missing.
+    plain_ms: the step with nothing drafted; drafting that is already paid for in ms[0] is not held against the
+    requests. Exact for items of equal cost, up to MAX_TRIALS totals that have to be filled one by one; `gap` says what
+    may be missing.
     """
     free = scan(items, ms, objective)
-    slack = _Slack(items, max(plain_ms, float(ms[0])), 1.0 - np.asarray(budget))
+    slack = _Slack(items, Bound(max(plain_ms, float(ms[0])), budget))
     harmless_ms = max(slack.harmless_ms, float(ms[0]))
     best = int(np.argmax(free.score))
     if free.ms[best] <= harmless_ms:
@@ -46,11 +63,10 @@ def allocate_fairly(
 
 @dataclass(frozen=True, slots=True)
 class _Slack:
-    """How far each request may be slowed. keep: what must remain of its plain speed, a share or [N]."""
+    """How far each request may be slowed."""
 
     items: Items
-    plain_ms: float
-    keep: FloatArray
+    bound: Bound
 
     @property
     def least(self) -> FloatArray:
@@ -61,25 +77,25 @@ class _Slack:
     @property
     def harmless_ms(self) -> float:
         """Up to here nobody's bound is touched, drafts or not."""
-        return self.plain_ms * float(np.min(self.least / self.keep))
+        return self.bound.longest_ms(float(self.least.min()))
 
     @property
     def hopeless_ms(self) -> float:
         """Beyond here somebody's is broken, even with the whole draft verified."""
-        return self.plain_ms * float(np.min((self.least + self.items.survival.sum(axis=1)) / self.keep))
+        return self.bound.longest_ms(float((self.least + self.items.survival.sum(axis=1)).min()))
 
     def needed(self, ms: FloatArray) -> IntArray:
         """[N, T] the shortest verified drafts that keep the bound in steps of `ms` [T]; K + 1: none does."""
-        least = self.least
-        tokens = least[:, None] + np.cumsum(self.items.survival, axis=1)
-        need = np.multiply.outer(np.broadcast_to(self.keep, len(least)), ms / self.plain_ms)
-        short = np.count_nonzero(tokens[:, :, None] < need[:, None, :] - ROUNDING, axis=1)
-        needed: IntArray = short + (need > least[:, None])
+        least = self.least[:, None]
+        tokens = least + np.cumsum(self.items.survival, axis=1)
+        due = self.bound.due(ms)
+        short = np.count_nonzero(tokens[:, :, None] < due - ROUNDING, axis=1)
+        needed: IntArray = short + (due > least)
         return needed
 
     def holds(self, lens: IntArray, ms: float) -> bool:
         credit = 0.0 if self.items.credit is None else self.items.credit
-        return bool(np.all(self.items.tokens(lens) + credit >= self.keep * (ms / self.plain_ms) - ROUNDING))
+        return bool(np.all(self.items.tokens(lens) + credit >= self.bound.due(ms) - ROUNDING))
 
 
 def _fill(free: Scan, ms: FloatArray, slack: _Slack, totals: IntArray, found: Allocation) -> Allocation:

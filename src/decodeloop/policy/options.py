@@ -16,7 +16,7 @@ class AdaptiveOptions:
     free_drafters: those that run at every step anyway; more are recognised by their shadow scores.
     """
 
-    interference: float | None = 0.02
+    interference: float | None = 0.05
     frontier: float = 0.5
     tpot_ms: float | None = None
     free_drafters: tuple[str, ...] = ("ngram", "suffix")

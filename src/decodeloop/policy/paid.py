@@ -40,7 +40,9 @@ class PaidDrafting:
     def _settle_one(self, step: Step, choices: list[Choice], fallbacks: Sequence[Choice], name: str) -> list[Choice]:
         rows = [i for i, choice in enumerate(choices) if choice.drafter == name and choice.reason not in SETTLED]
         without = [fallbacks[i] if i in rows else choice for i, choice in enumerate(choices)]
-        plain = step.solve(expected_survival(self._beliefs, step, without), sum(choice.draft_len for choice in without))
+        plain = step.solve_many(
+            expected_survival(self._beliefs, step, without), sum(choice.draft_len for choice in without)
+        )
 
         survival, depths = expected_survival(self._beliefs, step, choices), max(choices[i].draft_len for i in rows)
         drafted = sum(choice.draft_len for choice in choices)
@@ -56,7 +58,7 @@ class PaidDrafting:
         depth = int(np.argmax(scores[1:])) + 1
         if scores[depth] > plain.score:
             cut = np.where(paid[:, None] & (np.arange(survival.shape[1]) >= depth), 0.0, survival)
-            chosen = replace(step, spent_ms=step.spent_ms + float(draft_ms[depth])).solve(cut, drafted)
+            chosen = replace(step, spent_ms=step.spent_ms + float(draft_ms[depth])).solve_many(cut, drafted)
             if chosen.score > plain.score:
                 return [
                     (replace(choice, draft_len=min(choice.draft_len, depth)) if chosen.verify_lens[i] else without[i])

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from decodeloop.policy.aim import Aim, Market, Terms
-from decodeloop.policy.allocate import Allocation, Items, Objective, allocate, drafts_of
+from decodeloop.policy.allocate import RATE, Allocation, Items, allocate, drafts_of
 from decodeloop.policy.cost import StepCosts
-from decodeloop.policy.fair import allocate_fairly
+from decodeloop.policy.fair import Bound, allocate_fairly
+from decodeloop.policy.few import Survival, allocate_few, padded
 from decodeloop.policy.guard import Guard
 from decodeloop.policy.tracks import Track
-from decodeloop.types import DecodeRequest, FloatArray, Load
+from decodeloop.types import DecodeRequest, FloatArray, IntArray, Load
 
 WORTH_MARGIN = 0.9  # for what `least_worth` leaves out: requests of shorter context cost a little less
 LEAST_GAIN, MOST_GAIN = 0.01, 0.05  # of a plain step: bounds on what a verified draft must be expected to gain
-FEW_TOKENS = 64  # drafted ones that are sooner ranked one by one than as arrays
+FEW_TOKENS = 256  # drafted ones that are sooner ranked one by one than as arrays
 EXTRA_MATTERS = 0.01  # of the plain step: how much contexts must differ in cost before requests are told apart
 
 
@@ -55,6 +55,11 @@ class Step:
         """The step with nothing drafted or verified."""
         return self.costs.step_ms(self.rows + self.load.prefill_tokens, self.load.context_tokens, self.sequences)
 
+    def verifying(self, drafts: Sequence[Survival], lens: IntArray) -> Step:
+        """The step in which so much of the drafts is verified in any case. lens: [N]."""
+        certain = np.array([sum(own[:length]) for own, length in zip(drafts, lens, strict=True)], dtype=np.float64)
+        return replace(self, certain=certain, certain_tokens=int(lens.sum()))
+
     def gain_ms(self, found: Allocation) -> float:
         """What its tokens beyond plain ones would have taken plainly, less what they take now."""
         if found.gain_ms is not None:
@@ -74,11 +79,11 @@ class Step:
         most = self.rows * self.depth
         if not most:
             return 0.0
-        ms = self.ms(most, 1)
-        plain_ms = self.plain_ms
+        plain_ms, *ms = self._few_ms(self.rows + self.load.prefill_tokens, most, 1)
+        gain = 1.0 + self.least_gain
+        a_token_ms = min((gain * each - plain_ms) / count for count, each in enumerate(ms, 1))
         if self.load.prefill_tokens:
             plain_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
-        a_token_ms = float((((1.0 + self.least_gain) * ms[1:] - ms[0]) / np.arange(1, most + 1)).min())
         return WORTH_MARGIN * a_token_ms * self.rows / plain_ms
 
     @cached_property
@@ -102,86 +107,87 @@ class Step:
         ones."""
         return self._step_ms(self.rows + self.load.prefill_tokens, drafted, drafts)
 
-    def terms(self, items: Items, drafted: int) -> Terms:
-        def rate(weights: FloatArray | None) -> float:
-            return allocate(
-                replace(items, weights=weights), self._step_ms(self.rows, drafted, drafts_of(items.survival))
-            ).score
+    def solve(self, drafts: Sequence[Survival]) -> Allocation:
+        """The best verify lengths. drafts: [N] survival of what is drafted."""
+        drafted = sum(map(len, drafts))
+        if drafted > FEW_TOKENS or self.certain is not None or self.spent_ms or self._extra_ms is not None:
+            return self.solve_many(padded(drafts, self.depth), drafted)
+        count, credit = len(drafts) - drafts.count(()), [max(track.credit, 0.0) for track in self.tracks]
 
-        return self.aim.terms(self.requests, Market(rate, self.rows / self.plain_ms, self.load.prefill_tokens > 0))
+        def rate(weights: FloatArray | None) -> float:
+            if weights is None:
+                unbound = Bound(self.plain_ms, 1.0)
+                return allocate_few(drafts, self._few_ms(self.rows, drafted, count), RATE, unbound, credit).score
+            return self._rate(self.items(padded(drafts, self.depth)), drafted, weights)
+
+        terms = self.aim.terms(self.requests, self._market(rate))
+        if terms.weights is not None:
+            return self._best(self.items(padded(drafts, self.depth)), drafted, terms)
+        ms = self._few_ms(self.rows + self.load.prefill_tokens, drafted, count)
+        found = allocate_few(drafts, ms, terms.objective, self._bound, credit)
+        rows = float(self.rows)
+        score = float(terms.objective.score(rows, ms[0]))
+        nothing = Allocation(np.zeros(self.rows, np.int64), rows, ms[0], score, score)
+        return self._worthwhile(found, nothing, found.tokens - rows, terms)
+
+    def solve_many(self, survival: FloatArray, drafted: int) -> Allocation:
+        """The same in arrays. survival: [N, K], of which `drafted` positions exist."""
+        items = self.items(survival)
+        return self._best(items, drafted, self.terms(items, drafted))
+
+    def terms(self, items: Items, drafted: int) -> Terms:
+        return self.aim.terms(self.requests, self._market(lambda weights: self._rate(items, drafted, weights)))
 
     def items(self, survival: FloatArray) -> Items:
-        """Requests are told apart by the length of their context only where it matters."""
-        if self.rows == 1:
-            return Items(survival, None, None, self.certain, self.credit)
+        return Items(survival, None, self._extra_ms, self.certain, self.credit)
+
+    @cached_property
+    def _extra_ms(self) -> FloatArray | None:
+        """[N] what tokens cost beyond the average: told apart by the length of their context, where it matters."""
         contexts, each_ms = [request.context_tokens for request in self.requests], self.costs.token_context_ms()
-        if each_ms * (max(contexts) - min(contexts)) <= EXTRA_MATTERS * self.plain_ms:
-            return Items(survival, None, None, self.certain, self.credit)
-        extra = each_ms * (np.array(contexts, dtype=np.float64) - sum(contexts) / self.rows)
-        return Items(survival, None, extra, self.certain, self.credit)
-
-    def solve(self, survival: FloatArray, drafted: int) -> Allocation:
-        """The best verify lengths. survival: [N, K], of which `drafted` positions exist."""
-        items = self.items(survival)
-        terms = self.terms(items, drafted)
-        alike = terms.weights is None and items.extra_ms is None and self.certain is None and not self.spent_ms
-        if alike and drafted <= FEW_TOKENS:
-            few = self._few(survival.tolist(), terms.objective)
-            if few is not None:
-                return few
-        if terms.weights is not None:
-            items = replace(items, weights=terms.weights)
-        budget, ms = self.guard.interference(), self.ms(drafted, drafts_of(survival))
-        if math.isinf(budget) or self.rows == 1:  # one alone is in nobody's way
-            found = allocate(items, ms, terms.objective)
-        else:
-            found = allocate_fairly(items, ms, self.plain_ms, budget, terms.objective)
-        return self._worthwhile(found, items, float(ms[0]), terms.objective)
-
-    def _worthwhile(self, found: Allocation, items: Items, plain_ms: float, objective: Objective) -> Allocation:
-        """`found`, unless it gains too little over verifying nothing more to be sure that it gains."""
-        if not found.verify_lens.any():
-            return found
-        value = items.plain_value
-        score = float(objective.score(value, plain_ms))
-        price = objective.price(score)
-        verified = np.arange(items.survival.shape[1]) < found.verify_lens[:, None]
-        gained = float(np.where(verified, items.values, 0.0).sum()) - price * (found.ms - plain_ms)
-        if gained >= self.least_gain * price * found.ms:
-            return found if items.weights is None else replace(found, gain_ms=gained / price)
-        return Allocation(np.zeros(self.rows, np.int64), float(items.least_tokens.sum()), plain_ms, score, score)
-
-    def _few(self, survival: Sequence[Sequence[float]], objective: Objective) -> Allocation | None:
-        """The best lengths for few tokens; None where that would slow somebody below the bound. Between two steps of
-        a model arrays take several times as long to make and to call upon as these few numbers."""
-        ranked = sorted((p for own in survival for p in own if p > 0.0), reverse=True)
-        plain = self.rows + self.load.prefill_tokens
-        beside_ms = self.costs.speculating_ms(sum(own[0] > 0.0 for own in survival))
-        value = best_value = float(self.rows)
-        best, best_ms = 0, self.plain_ms
-        plain_score = score = float(objective.score(value, best_ms))
-        step_ms, context, sequences = self.costs.step_ms, self.load.context_tokens, self.sequences
-        for count, gain in enumerate(ranked, 1):
-            value += gain
-            ms = beside_ms + step_ms(plain + count, context, sequences)
-            mine = objective.score(value, ms)
-            if mine > score:
-                best, best_value, best_ms, score = count, value, ms, mine
-        if best_ms > self._harmless_ms:
+        if self.rows == 1 or each_ms * (max(contexts) - min(contexts)) <= EXTRA_MATTERS * self.plain_ms:
             return None
-        price = objective.price(plain_score)
-        if best_value - self.rows - price * (best_ms - self.plain_ms) < self.least_gain * price * best_ms:
-            best, best_value, best_ms, score = 0, float(self.rows), self.plain_ms, plain_score
-        lens = _prefixes(survival, best, ranked[best - 1]) if best else [0] * self.rows
-        return Allocation(np.array(lens), best_value, best_ms, score, score)
+        extra: FloatArray = each_ms * (np.array(contexts, dtype=np.float64) - sum(contexts) / self.rows)
+        return extra
 
     @property
-    def _harmless_ms(self) -> float:
-        """Up to here nobody is slowed beyond the bound, whatever comes of the drafts; one alone is in nobody's way."""
-        budget = self.guard.interference()
-        if math.isinf(budget) or self.rows == 1:
-            return math.inf
-        return self.plain_ms * (1.0 + max(min(track.credit for track in self.tracks), 0.0)) / (1.0 - budget)
+    def _bound(self) -> Bound:
+        """One alone is in nobody's way."""
+        return Bound(self.plain_ms, 1.0 if self.rows == 1 else min(self.guard.interference(), 1.0))
+
+    def _market(self, rate: Callable[[FloatArray | None], float]) -> Market:
+        return Market(rate, self.rows / self.plain_ms, self.load.prefill_tokens > 0)
+
+    def _rate(self, items: Items, drafted: int, weights: FloatArray | None) -> float:
+        ms = self._step_ms(self.rows, drafted, drafts_of(items.survival))
+        return allocate(replace(items, weights=weights), ms).score
+
+    def _best(self, items: Items, drafted: int, terms: Terms) -> Allocation:
+        if terms.weights is not None:
+            items = replace(items, weights=terms.weights)
+        ms, bound = self.ms(drafted, drafts_of(items.survival)), self._bound
+        if bound.budget >= 1.0:
+            found = allocate(items, ms, terms.objective)
+        else:
+            found = allocate_fairly(items, ms, bound.plain_ms, bound.budget, terms.objective)
+        verified = np.arange(items.survival.shape[1]) < found.verify_lens[:, None]
+        tokens, score = float(items.least_tokens.sum()), float(terms.objective.score(items.plain_value, float(ms[0])))
+        nothing = Allocation(np.zeros(self.rows, np.int64), tokens, float(ms[0]), score, score)
+        return self._worthwhile(found, nothing, float(np.where(verified, items.values, 0.0).sum()), terms)
+
+    def _worthwhile(self, found: Allocation, nothing: Allocation, value: float, terms: Terms) -> Allocation:
+        """`found`, which adds `value` to verifying nothing more, unless that is too little to be sure that it gains."""
+        price = terms.objective.price(nothing.score)
+        gained = value - price * (found.ms - nothing.ms)
+        if gained < self.least_gain * price * found.ms:
+            return nothing
+        return found if terms.weights is None else replace(found, gain_ms=gained / price)
+
+    def _few_ms(self, least: int, drafted: int, drafts: int) -> list[float]:
+        """As _step_ms, in plain numbers, with nothing certain or spent."""
+        ms = self.costs.step_ms_from(least, drafted + 1, self.load.context_tokens, self.sequences)
+        beside_ms = self.costs.speculating_ms(drafts)
+        return [ms[0]] + [each + beside_ms for each in ms[1:]]
 
     def _step_ms(self, least: int, drafted: int, drafts: int) -> FloatArray:
         """[drafted + 1] beside `least` tokens that are not drafted."""
@@ -189,15 +195,3 @@ class Step:
         ms = self.spent_ms + self.costs.step_ms_many(tokens, self.load.context_tokens, self.sequences)
         ms[0 if self.certain_tokens else 1 :] += self.costs.speculating_ms(drafts)
         return ms
-
-
-def _prefixes(survival: Sequence[Sequence[float]], total: int, last: float) -> list[int]:
-    """[N] how many of the `total` largest survivals, of which `last` is the least, each row holds; ties go to the first
-    rows."""
-    lens = [sum(p > last for p in own) for own in survival]
-    left = total - sum(lens)
-    for i, own in enumerate(survival):
-        taken = min(left, own.count(last))
-        lens[i] += taken
-        left -= taken
-    return lens

@@ -10,10 +10,11 @@ from decodeloop.types import DecodeRequest, RequestClass, StepRecord, StepRow
 CAPACITY = 4096  # requests; the least recently seen is forgotten first
 OWN_KEPT = 0.5 ** (1 / 16)  # a draft: half of a request's record is of its last 16
 OWN_WEIGHT = 1.0  # information that its class's record counts for beside the request's own
-STANDING = 3.0  # logits, either way
+STANDING, GRAIN = 3.0, 0.125  # logits: the most, either way; finer says nothing, and equals are calibrated once
 REWARD_KEPT = 1.0 - 1.0 / 12.0  # a step
 LEAST_CREDIT, MOST_CREDIT = -4.0, 8.0  # tokens
 FIRST_CREDIT = 0.0  # tokens, of a class that nobody knows
+MOST_SLACK = 1.0  # tokens of credit that come of not having been slowed as far as is allowed, not of a gain
 TYPICAL_KEPT = 1.0 - 1.0 / 256.0  # of a class's typical credit, a step of one request
 MAX_CLASSES = 1024
 
@@ -40,7 +41,7 @@ class Affinity:
         self._surprise = self._surprise * OWN_KEPT + surprise
         self._information = self._information * OWN_KEPT + information
         shift = self._surprise / (self._information + OWN_WEIGHT)
-        self.standing = min(max(shift, -STANDING), STANDING)
+        self.standing = GRAIN * round(min(max(shift, -STANDING), STANDING) / GRAIN)
 
     def reward(self, tokens: float) -> None:
         self.rewards = self.rewards * REWARD_KEPT + tokens
@@ -80,16 +81,20 @@ class Tracks:
             if len(self._tracks) >= self._capacity:
                 self._tracks.popitem(last=False)
             track = self._tracks[key] = Track()
-            track.credit = self._typical.get((request.tenant, request.request_class), FIRST_CREDIT)
+            typical = self._typical.get((request.tenant, request.request_class), FIRST_CREDIT)
+            track.credit = min(typical, max(typical - MOST_SLACK, 0.0))
         else:
             self._tracks.move_to_end(key)
         return track
 
-    def credit(self, record: StepRecord, tracks: Sequence[Track], due: float) -> None:
-        """Book a step in which every decoding request was due `due` tokens. tracks: of the record's rows."""
+    def credit(self, record: StepRecord, tracks: Sequence[Track], slowness: float, budget: float) -> None:
+        """Book a step that took `slowness` times a plain one. tracks: of the record's rows. budget: the share of plain
+        speed that a request may lose."""
         for row, track in zip(record.rows, tracks, strict=True):
             if row.emitted + row.discarded and not row.prefill_tokens:
-                track.credit = min(max(track.credit + row.accepted + 1 - due, LEAST_CREDIT), MOST_CREDIT)
+                credit = track.credit + row.accepted + 1 - slowness
+                credit += min(budget * slowness, max(MOST_SLACK - credit, 0.0))
+                track.credit = min(max(credit, LEAST_CREDIT), MOST_CREDIT)
                 key = row.tenant, row.request_class
                 if key not in self._typical and len(self._typical) >= MAX_CLASSES:
                     del self._typical[next(iter(self._typical))]
