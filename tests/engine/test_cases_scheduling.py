@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodeloop.engine.attention import HURRIED
 from decodeloop.engine.totals import Totals
+from decodeloop.policy.attention import HURRIED
 from decodeloop.speculation import DraftBlock, DrafterSetup
 from decodeloop.speculation.drafters.ngram import NgramDrafter
 from decodeloop.speculation.drafters.scripted import OracleDrafter, ScriptedDrafter, WrongDrafter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decodeloop.engine.attention import RESTS, SCOUTS
 from decodeloop.policy import PolicySettings
+from decodeloop.policy.attention import RESTS, SCOUTS
 from decodeloop.policy.fixed import FixedPolicy
 from decodeloop.speculation import Draft, DraftBlock
 from decodeloop.speculation.drafters.scripted import OracleDrafter, WrongDrafter

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from decodeloop.engine.attention import Attention
 from decodeloop.engine.sequence import Sequence as EngineSequence
+from decodeloop.policy.attention import Attention
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, Drafter, DraftRequest
 from decodeloop.types import Decision, Plan, SpeculationMode
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from decodeloop.evaluation.acceptance import CLASSES
+from decodeloop.evaluation.asking import Asking
 from decodeloop.evaluation.fleet import Batch, Decided, Outcome
 from decodeloop.evaluation.rules import DRAFTER, draft_ms, free_ms
 from decodeloop.policy import Policy
@@ -40,21 +43,26 @@ class PolicyRule:
     ) -> None:
         self._policy, self._cost, self._most = policy, cost, max_draft_len
         self._drafter, self._free, self._slo = DRAFTER if paid else FREE_DRAFTER, not paid, Slo(tpot_ms=tpot_ms)
+        self._asking = Asking(TENANT) if self._free and policy.learns else None
+        self._asked: Sequence[int] = ()
         self._step, self._now_s = 0, 0.0
         self._plan = Plan((), (), ())
         self._decision = Decision((), ())
 
     def decide(self, batch: Batch) -> Decided:
+        self._asked = range(len(batch.requests)) if self._asking is None else self._asking.due(batch.requests)
         self._plan = self._policy.plan(self._load(batch), self._requests(batch))
         drafted = np.minimum(np.array(self._plan.draft_lens, dtype=np.int64), batch.drafts.offered)
         said = tuple(batch.drafts.confidence[i, :n] for i, n in enumerate(drafted.tolist()))
         self._decision = self._policy.allocate(self._plan, Scores(said, Knowledge.PREFIX))
+        if self._asking is not None:
+            self._asking.heed(self._decision)
         return Decided(np.array(self._decision.verify_lens, dtype=np.int64), self._drafting_ms(batch))
 
     def _drafting_ms(self, batch: Batch) -> float:
         depth = int(max(self._plan.draft_lens, default=0))
-        if self._free:  # scored at every step by policies that learn from it
-            return free_ms(self._cost, batch.sequences) if depth or self._policy.learns else 0.0
+        if self._free:  # scored whenever they are asked, by policies that learn from it
+            return free_ms(self._cost, batch.sequences) if depth or (self._asked and self._policy.learns) else 0.0
         return draft_ms(self._cost, depth, int(np.count_nonzero(self._plan.draft_lens)), batch.context)
 
     def observe(self, batch: Batch, decided: Decided, outcome: Outcome) -> None:
@@ -78,7 +86,8 @@ class PolicyRule:
         return Load(batch.sequences, batch.waiting, batch.context, 1.0, prefill_tokens=batch.prefill)
 
     def _requests(self, batch: Batch) -> list[DecodeRequest]:
-        """Free drafters have spoken before the plan, as they do in ours."""
+        """Free drafters have spoken before the plan where they were asked, as they do in ours."""
+        asked = frozenset(self._asked)
         return [
             DecodeRequest(
                 request_id=str(request.number),
@@ -89,14 +98,16 @@ class PolicyRule:
                 cap=None,
                 drafters=(self._drafter,),
                 slo=self._slo,
-                proposals=self._proposals(batch, i),
+                proposals=self._proposals(batch, i, asked=i in asked),
             )
             for i, request in enumerate(batch.requests)
         ]
 
-    def _proposals(self, batch: Batch, i: int) -> dict[str, list[float]]:
+    def _proposals(self, batch: Batch, i: int, *, asked: bool) -> dict[str, list[float]]:
         if not self._free:
             return {}
+        if not asked:
+            return {self._drafter: []}
         offered = int(min(batch.drafts.offered[i], self._most))
         return {self._drafter: batch.drafts.confidence[i, :offered].tolist()}
 
@@ -115,7 +126,7 @@ class PolicyRule:
             scores=tuple(batch.drafts.confidence[i, :drafted].tolist()),
             accepted=accepted,
             emitted=accepted + 1,
-            shadow_match={self._drafter: min(right, accepted + 1)} if self._free else {},
+            shadow_match={self._drafter: min(right, accepted + 1)} if self._free and i in self._asked else {},
         )
 
     def _prompt(self, tokens: int) -> StepRow:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from decodeloop.engine.sequence import Sequence as EngineSequence
-from decodeloop.types import RequestClass, SpeculationMode
+from decodeloop.types import RequestClass, Speculation, SpeculationMode
 
 RESTS = (4, 8, 16, 32)  # steps, at most, of a class that PAYS, PAYS_LESS, pays HARDLY, less; powers of two
 PATIENT, HURRIED = 8, 2  # askings in vain before a rest, of a class that PAYS and of others
@@ -25,6 +25,29 @@ SCOUTS, LATE = 8, 256
 MAX_CLASSES = 1024
 STEP_MS, SEQUENCE_MS = 0.25, 0.05  # what asking is taken to cost, a step and a sequence, until it was measured
 KEPT, OUTLYING = 0.95, 4.0  # of the measured costs, a step; times what was expected: a reading says no more than that
+
+
+class Asked(Protocol):
+    """A request, as far as asking goes."""
+
+    @property
+    def request_class(self) -> RequestClass: ...
+
+    @property
+    def speculation(self) -> Speculation: ...
+
+
+class Running(Protocol):
+    """A sequence that decodes."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def organization(self) -> str: ...
+
+    @property
+    def request(self) -> Asked: ...
 
 
 @dataclass(slots=True)
@@ -90,7 +113,7 @@ class _Octave:
     costs: _Costs
     classes: dict[tuple[str, RequestClass], _Class] = field(default_factory=dict)
 
-    def class_of(self, sequence: EngineSequence) -> _Class:
+    def class_of(self, sequence: Running) -> _Class:
         key = sequence.organization, sequence.request.request_class
         found = self.classes.get(key)
         if found is None:
@@ -105,12 +128,12 @@ class Attention:
 
     def __init__(self) -> None:
         self._now, self._octave = 0, 0
-        self._seen: Sequence[EngineSequence] = ()  # in the last step
+        self._seen: Sequence[Running] = ()  # in the last step
         self._next_due = 0  # of those: the step before which nobody is
         self._rests: dict[int, _Rest] = {}  # by sequence
         self._octaves: dict[int, _Octave] = {}
 
-    def due(self, sequences: Sequence[EngineSequence]) -> list[int]:
+    def due(self, sequences: Sequence[Running]) -> list[int]:
         """The indices of those to ask in the step that begins; who wants no speculation is never asked."""
         self._now += 1
         if self._now < self._next_due and tuple(sequences) == self._seen:
@@ -133,7 +156,7 @@ class Attention:
             self._next_due = min(self._next_due, max(rest.due, now + 1))
         return due
 
-    def learn(self, sequence: EngineSequence, *, heeded: bool, gain_ms: float | None) -> None:
+    def learn(self, sequence: Running, *, heeded: bool, gain_ms: float | None) -> None:
         """The sequence was asked for. heeded: whether anything of its draft was verified. gain_ms: what that is
         expected to save over plain decoding; None: enough."""
         octave, rest = self._octaves[self._octave], self._rests[sequence.id]
@@ -152,7 +175,7 @@ class Attention:
         """Drafting and overhead of a step of decoding alone in which `asked` sequences were asked for, in vain."""
         self._octaves[self._octave].costs.see(asked, ms)
 
-    def finish(self, sequence: EngineSequence) -> None:
+    def finish(self, sequence: Running) -> None:
         self._rests.pop(sequence.id, None)
         self._seen = ()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodeloop.engine.attention import LATE, PATIENT, RESTS, SCOUTS, Attention
+from decodeloop.policy.attention import LATE, PATIENT, RESTS, SCOUTS, Attention
 from decodeloop.types import RequestClass, Speculation, SpeculationMode
 
 EDIT, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
