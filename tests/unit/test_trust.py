@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decodeloop.evaluation.trust import calibrated, with_pauses
+from decodeloop.evaluation.trust import calibrated, error, with_pauses
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
 from decodeloop.types import Load, Reason, RequestClass, StepRecord, StepRow
@@ -66,6 +66,13 @@ def test_each_step_is_foretold_by_those_before_it():
     _, trust = calibrated(CostSurface(SAMPLES), slowed, source="here")
     assert trust.foretold.median < 0.03
     assert trust.error.median > 0.2
+
+
+def test_steps_in_which_no_drafter_was_asked_are_not_charged_for_it():
+    asking = [replace(step(i, 30.0 * i, 12.0), draft_ms=2.0, verify_ms=9.0) for i in range(400)]
+    surface, _ = calibrated(CostSurface(SAMPLES), asking, source="here")
+    assert surface.free_draft_ms(1) == pytest.approx(2.0, rel=0.1)
+    assert error(surface, [step(1, 0.0, 10.0)]).median < 0.02
 
 
 def noisy(plain_ms, drafted_ms, *, sigma=0.2, count=4000):

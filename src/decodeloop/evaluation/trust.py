@@ -122,16 +122,15 @@ def with_pauses(records: Sequence[StepRecord]) -> list[StepRecord]:
 
 
 def error(surface: CostSurface, records: Sequence[StepRecord]) -> Error:
-    """Of whole steps, drafting included."""
+    """Of whole steps."""
     return _error([predicted_ms(surface, record) for record in records], _step_ms(records))
 
 
 def predicted_ms(surface: CostSurface, record: StepRecord) -> float:
-    """What the whole step should have taken."""
-    paid = any(row.draft_len and row.drafter not in FREE for row in record.rows)
-    drafting = record.draft_ms if paid else surface.free_draft_ms(len(record.rows))
-    drafting += speculating_ms(surface, sum(row.draft_len > 0 for row in record.rows))
-    return surface.step_ms(_tokens(record), record.load.context_tokens, len(record.rows)) + drafting
+    """What the whole step should have taken, given what drafting took: not in every step are drafters asked."""
+    deciding = speculating_ms(surface, sum(row.draft_len > 0 for row in record.rows))
+    forward = surface.step_ms(_tokens(record), record.load.context_tokens, len(record.rows))
+    return forward + deciding + record.draft_ms
 
 
 def _at_their_pace(said_ms: Sequence[float], medians_ms: Sequence[float]) -> Error:
