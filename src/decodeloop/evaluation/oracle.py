@@ -147,15 +147,16 @@ def gap(
 ) -> Gap:
     """drafting_ms: of a step, for the oracle and the informed rule; the policy pays its own.
 
-    Never to draft is open to both of them.
+    Never to draft is open to both of them, and to the oracle whatever is open to the informed.
     """
     undrafted = cell.rate(plain)
     oracle = cell.best(lambda price: Oracle(cell.cost, price, drafting_ms))
     informed = cell.best(lambda price: Informed(cell.cost, foresight, price, interference, drafting_ms))
+    informed = max(informed, undrafted)
     return Gap(
         plain=undrafted,
-        oracle=max(oracle, undrafted),
-        informed=max(informed, undrafted),
+        oracle=max(oracle, informed),
+        informed=informed,
         policy=cell.rate(policy),
     )
 
