@@ -87,13 +87,7 @@ def bench(
     if len({each.label for each in typed}) < len(typed):
         raise ValueError("arms must have different labels")
     keys = {each.label: key for each in typed} | keys_of(arm or ())
-    if trace or rates is not None:
-        levels, kind = numbers(rates or "1", "--rates"), LoadKind.OPEN
-        arrivals = "trace" if trace else "poisson"
-    else:
-        levels, kind, arrivals = numbers(concurrency, "--concurrency"), LoadKind.CLOSED, "closed"
-        if any(level != int(level) for level in levels):
-            raise ValueError(f"--concurrency: {concurrency!r} must hold whole numbers")
+    kind, arrivals, levels = _loads(concurrency, rates, trace)
     fields: dict[str, Any] = {
         "load": kind,
         "arrivals": arrivals,
@@ -120,6 +114,16 @@ def bench(
         print(orjson.dumps(line).decode())
     if code:
         raise typer.Exit(code)
+
+
+def _loads(concurrency: str, rates: str | None, trace: bool) -> tuple[LoadKind, str, tuple[float, ...]]:
+    """(kind, arrivals, levels). Raises ValueError for what are no numbers, or no whole ones of requests at once."""
+    if trace or rates is not None:
+        return LoadKind.OPEN, "trace" if trace else "poisson", numbers(rates or "1", "--rates")
+    levels = numbers(concurrency, "--concurrency")
+    if any(level != int(level) for level in levels):
+        raise ValueError(f"--concurrency: {concurrency!r} must hold whole numbers")
+    return LoadKind.CLOSED, "closed", levels
 
 
 async def take(

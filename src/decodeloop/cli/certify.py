@@ -94,27 +94,30 @@ def certify(
         declared=_declared(declare or []),
         fresh=fresh,
     )
-    with Watcher(stderr) as watcher:
-        try:
-            if target == EMBEDDED:
-                settings = flags.engine_settings(EngineSettings(), context.params)
-                found = certify_embedded(asked, model or DEFAULT_MODEL, settings, watcher)
-            else:
-                found = certify_endpoint(asked, target, plain, api_key, watcher)
-        except KeyboardInterrupt:
-            stderr.print("interrupted; the same command goes on where it stopped")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-    made = _issued(found, asked, signer, days) if found.verdict is Verdict.YES else None
-    if made is not None:
-        out.write_bytes(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2))
+    if target == EMBEDDED:
+        settings = flags.engine_settings(EngineSettings(), context.params)
+        found = _watched(lambda watcher: certify_embedded(asked, model or DEFAULT_MODEL, settings, watcher))
+    else:
+        found = _watched(lambda watcher: certify_endpoint(asked, target, plain, api_key, watcher))
+    made = _issued(found, asked, signer, days, out) if found.verdict is Verdict.YES else None
     _conclude(found, made, out)
     if as_json:
         print(orjson.dumps(_report(found, made, out)).decode())
     raise typer.Exit(EXIT[found.verdict])
 
 
-def _issued(found: Found, asked: Asked, signer: SigningKey, days: int) -> Certificate:
-    return issue(
+def _watched(run: Callable[[Watcher], Found]) -> Found:
+    with Watcher(stderr) as watcher:
+        try:
+            return run(watcher)
+        except KeyboardInterrupt:
+            stderr.print("interrupted; the same command goes on where it stopped")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _issued(found: Found, asked: Asked, signer: SigningKey, days: int, out: Path) -> Certificate:
+    """Signed, and written to `out`."""
+    made = issue(
         found.regime,
         declared=tuple(asked.declared),
         level=found.level,
@@ -123,6 +126,8 @@ def _issued(found: Found, asked: Asked, signer: SigningKey, days: int) -> Certif
         signer=signer,
         days=days,
     )
+    out.write_bytes(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2))
+    return made
 
 
 def _declared(pairs: Sequence[str]) -> dict[str, Any]:

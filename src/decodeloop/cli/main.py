@@ -34,12 +34,12 @@ COMMANDS = {
     "policy": "policy:app",
     "certify": "certify:app",
     "simulate": "simulate:simulate_command",
-    "keys": "governing:keys",
-    "grants": "governing:grants",
-    "budgets": "governing:budgets",
-    "ledger": "governing:ledger",
-    "audit": "governing:audit",
-    "config": "governing:configuration",
+    "keys": "keys:app",
+    "grants": "grants:app",
+    "budgets": "budgets:app",
+    "ledger": "ledger:app",
+    "audit": "audit:app",
+    "config": "configuration:app",
 }
 
 

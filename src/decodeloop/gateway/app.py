@@ -29,7 +29,7 @@ from decodeloop.gateway.explain import Explain
 from decodeloop.gateway.fleet import Fleet, Router, idlest
 from decodeloop.gateway.generate import CHAT, COMPLETION, Api, Generate
 from decodeloop.gateway.governance import Governance
-from decodeloop.gateway.identity import authenticator_for
+from decodeloop.gateway.identity import Authenticator, authenticator_for
 from decodeloop.gateway.meter import Meter
 from decodeloop.gateway.metrics import Exposition
 from decodeloop.gateway.metrics_classes import of_classes, of_governance
@@ -37,7 +37,7 @@ from decodeloop.gateway.openapi import OpenApi
 from decodeloop.gateway.pages import Pages
 from decodeloop.gateway.reference import Reference
 from decodeloop.gateway.repeats import Repeats
-from decodeloop.gateway.settings import GatewaySettings
+from decodeloop.gateway.settings import GatewaySettings, Limits
 from decodeloop.gateway.telemetry import Observer
 from decodeloop.gateway.upstreams import RelayUpstream, Upstream
 from decodeloop.gateway.upstreams.remote import RemoteUpstream
@@ -79,9 +79,9 @@ def build_app(
     cache = AnswerCache(settings.answer_cache, time.monotonic)
     memory = Memory(cache, admission, fleet, settings.limits)
     aliases = Aliases(settings.aliases, fleet, admission, settings.limits)
-    of_more = [partial(of_classes, watch.classes)]
-    if governance is not None:
-        of_more.append(partial(of_governance, governance))
+    of_more = [partial(of_classes, watch.classes)] + (
+        [] if governance is None else [partial(of_governance, governance)]
+    )
     exposition = Exposition(meter, fleet, admission, cache, more=of_more)
 
     def generate(api: Api) -> Generate:
@@ -94,28 +94,16 @@ def build_app(
         COMPLETIONS_PATH: complete,
     }
     if governance is not None:
-        repeats = Repeats(governance.clerk, governance.settings.idempotency, authenticator, admission, settings.limits)
-        posted = {path: repeats.before(handler) for path, handler in posted.items()}
+        posted = _governed(posted, governance, authenticator, admission, settings.limits)
     routes = [
         *(_route("POST", path, handler) for path, handler in posted.items()),
         _route("POST", "/v1/explain", Explain(aliases, authenticator, admission, fleet, settings.limits, classify)),
         *_page_routes(Pages(authenticator, admission, fleet, exposition, settings.aliases)),
     ]
-    if governance is not None:
-        events = ClientEvents(
-            governance.events, governance.settings.events, authenticator, settings.limits, governance.clock
-        )
-        routes.append(_route("POST", "/v1/events", events))
     parts: list[Part] = [fleet] if governance is None else [governance, fleet]
     if settings.batches.directory is not None:
-        runner, batches = open_batches(
-            settings.batches,
-            {CHAT_PATH: chat, COMPLETIONS_PATH: complete},
-            admission,
-            authenticator,
-            settings.limits,
-            watch=watch,
-        )
+        asked = {CHAT_PATH: chat, COMPLETIONS_PATH: complete}
+        runner, batches = open_batches(settings.batches, asked, admission, authenticator, settings.limits, watch=watch)
         parts.append(runner)
         routes += [_route(*each) for each in batches.routes()]
     return Gateway(
@@ -142,6 +130,19 @@ def _fleet(
     return Fleet(
         {**upstreams, **remote}, settings.pools, route=route, breaker=settings.breaker, certificates=certificates
     )
+
+
+def _governed(
+    posted: Mapping[str, Handler],
+    governance: Governance,
+    authenticator: Authenticator,
+    admission: Admission,
+    limits: Limits,
+) -> dict[str, Handler]:
+    """What is posted, run and billed once for each idempotency key; and what clients tell of answers."""
+    repeats = Repeats(governance.clerk, governance.settings.idempotency, authenticator, admission, limits)
+    events = ClientEvents(governance.events, governance.settings.events, authenticator, limits, governance.clock)
+    return {**{path: repeats.before(handler) for path, handler in posted.items()}, "/v1/events": events}
 
 
 def _page_routes(pages: Pages) -> list[Route]:
