@@ -45,9 +45,7 @@ def simulate_command(
     survival: Annotated[
         str, typer.Option(help="Without --steps: P(the first k draft tokens are right), k = 1, 2, ...")
     ] = "0.7,0.5,0.35,0.25",
-    hardware: Annotated[
-        str | None, typer.Option(help=f"A roofline prior instead of measured times: {', '.join(HARDWARE)}.")
-    ] = None,
+    hardware: Annotated[str | None, typer.Option(help=f"A roofline's step times: {', '.join(HARDWARE)}.")] = None,
     parameters: Annotated[float, typer.Option(min=1e6, help="Of the roofline's model.")] = 70e9,
     kv_bytes: Annotated[float, typer.Option(min=0.0, help="Of a cached token, for the roofline.")] = 327_680,
     weight_bits: Annotated[float, typer.Option(min=1.0, help="For the roofline.")] = 16,
@@ -73,12 +71,10 @@ def simulate_command(
     if gpus % per_replica:
         raise ValueError(f"{gpus} accelerators don't make replicas of {per_replica}")
     record = None if steps is None else read(steps)
-    known = record.max_draft_len if record is not None else 0
-    prior = (
-        _prior(hardware, parameters, kv_bytes, weight_bits) if cost is None and (hardware or record is None) else None
-    )
+    measured = cost is not None or (record is not None and hardware is None)
+    prior = None if measured else _prior(hardware, parameters, kv_bytes, weight_bits)
     model, trust = (prior, Trust(prior.label)) if prior is not None else _measured(cost, record)
-    acceptance = _by_survival(survival) if record is None else Recorded(histories(record.records, max_draft_len=known))
+    acceptance = _by_survival(survival) if record is None else _recorded(record)
     shares = None if classes is None else read_shares(classes)
     setting = _Setting(model, acceptance, prior is not None if paid is None else paid, tpot_ms)
     fleet = {"replicas": gpus // per_replica, "accelerators": per_replica, "split": split, "transfer_ms": transfer_ms}
@@ -91,10 +87,8 @@ def simulate_command(
         trace = open_arrivals(arrivals, sizes=sizes, seconds=seconds, scale=load, seed=seed)
         result, served = simulate(one, with_classes(trace, shares, seed=seed), seed=seed)
         goodput = result.goodput(served, ttft_ms=ttft_ms or np.inf, tpot_ms=tpot_ms or np.inf)
-        found[name] = {
-            **result.to_json(),
-            "goodput_per_s": round(goodput * gpus / per_replica / result.simulated_replicas, 4),
-        }
+        of_all = goodput * (gpus // per_replica) / result.simulated_replicas
+        found[name] = {**result.to_json(), "goodput_per_s": round(of_all, 4)}
         if len(found) == 1:
             _print_head(gpus, result, trust)
         _print(name, found[name], next(iter(found.values())))
@@ -155,6 +149,10 @@ def _measured(cost: Path | None, record: Steps | None) -> tuple[CostSurface, Tru
         return calibrated(read_surface(cost), record.records if record is not None else (), source=str(cost))
     assert record is not None
     return calibrated(CostSurface(cost_samples(record.records)), record.records, source="the recorded steps")
+
+
+def _recorded(record: Steps) -> Recorded:
+    return Recorded(histories(record.records, max_draft_len=record.max_draft_len))
 
 
 def _by_survival(text: str) -> BySurvival:
