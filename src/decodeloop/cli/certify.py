@@ -55,9 +55,7 @@ def certify(
     samples: Annotated[
         int | None, typer.Option(min=50, help="Answers at temperature 1, of a prompt and mode: fewer, less power.")
     ] = None,
-    at_once: Annotated[
-        int | None, typer.Option(min=1, help="Requests in company: as many as the target takes.")
-    ] = None,
+    at_once: Annotated[int | None, typer.Option(min=1, help="In company: as many as the target takes.")] = None,
     black: Annotated[bool, typer.Option("--black-box", help="Use nothing but texts.")] = False,
     declare: Annotated[
         list[str] | None, typer.Option(help="FIELD=VALUE of the regime that the target doesn't tell; repeatable.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from decodeloop.cli.assignments import open_policy
 from decodeloop.cli.policy import read, read_surface
 from decodeloop.evaluation.acceptance import Acceptance, BySurvival, Recorded
-from decodeloop.evaluation.fleet import Limits, Rule
+from decodeloop.evaluation.fleet import Limits, Rule, Served
 from decodeloop.evaluation.histories import histories
 from decodeloop.evaluation.policy_rule import PolicyRule
 from decodeloop.evaluation.roofline import HARDWARE, Model, Roofline
@@ -49,9 +49,7 @@ def simulate_command(
     parameters: Annotated[float, typer.Option(min=1e6, help="Of the roofline's model.")] = 70e9,
     kv_bytes: Annotated[float, typer.Option(min=0.0, help="Of a cached token, for the roofline.")] = 327_680,
     weight_bits: Annotated[float, typer.Option(min=1.0, help="For the roofline.")] = 16,
-    paid: Annotated[
-        bool | None, typer.Option("--paid/--free", help="Whether drafting takes time; by default a prior's does.")
-    ] = None,
+    paid: Annotated[bool | None, typer.Option("--paid/--free", help="Does drafting take time? A prior's does.")] = None,
     classes: Annotated[str | None, typer.Option(help="Shares: code_edit=1,general_chat=3.")] = None,
     load: Annotated[float, typer.Option(help="So many times the trace's requests a second.")] = 1.0,
     seconds: Annotated[float | None, typer.Option(min=0.001, help="Of the trace; a Poisson process: 60.")] = None,
@@ -68,8 +66,7 @@ def simulate_command(
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON line.")] = False,
 ) -> None:
     """Simulate a fleet under several speculation rules. Every figure is simulated, and says how far to trust it."""
-    if gpus % per_replica:
-        raise ValueError(f"{gpus} accelerators don't make replicas of {per_replica}")
+    replicas = _replicas(gpus, per_replica)
     record = None if steps is None else read(steps)
     measured = cost is not None or (record is not None and hardware is None)
     prior = None if measured else _prior(hardware, parameters, kv_bytes, weight_bits)
@@ -77,7 +74,7 @@ def simulate_command(
     acceptance = _by_survival(survival) if record is None else _recorded(record)
     shares = None if classes is None else read_shares(classes)
     setting = _Setting(model, acceptance, prior is not None if paid is None else paid, tpot_ms)
-    fleet = {"replicas": gpus // per_replica, "accelerators": per_replica, "split": split, "transfer_ms": transfer_ms}
+    fleet = {"replicas": replicas, "accelerators": per_replica, "split": split, "transfer_ms": transfer_ms}
     limits = Limits(max_sequences, prefill_chunk, step_tokens)
     sizes = Sizes(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     found: dict[str, dict[str, Any]] = {}
@@ -86,9 +83,7 @@ def simulate_command(
         one = Fleet(cost=model, rule=build, acceptance=acceptance, limits=limits, **fleet)  # type: ignore[arg-type]
         trace = open_arrivals(arrivals, sizes=sizes, seconds=seconds, scale=load, seed=seed)
         result, served = simulate(one, with_classes(trace, shares, seed=seed), seed=seed)
-        goodput = result.goodput(served, ttft_ms=ttft_ms or np.inf, tpot_ms=tpot_ms or np.inf)
-        of_all = goodput * (gpus // per_replica) / result.simulated_replicas
-        found[name] = {**result.to_json(), "goodput_per_s": round(of_all, 4)}
+        found[name] = _figures(result, served, replicas, ttft_ms, tpot_ms)
         if len(found) == 1:
             _print_head(gpus, result, trust)
         _print(name, found[name], next(iter(found.values())))
@@ -126,6 +121,12 @@ class _Setting:
         return PolicyRule(policy, self.cost, max_draft_len=self.acceptance.depth, paid=self.paid, tpot_ms=self.tpot_ms)
 
 
+def _replicas(gpus: int, per_replica: int) -> int:
+    if gpus % per_replica:
+        raise ValueError(f"{gpus} accelerators don't make replicas of {per_replica}")
+    return gpus // per_replica
+
+
 def _prior(hardware: str | None, parameters: float, kv_bytes: float, weight_bits: float) -> Roofline:
     name = hardware or "h100"
     if name not in HARDWARE:
@@ -161,6 +162,14 @@ def _by_survival(text: str) -> BySurvival:
     except ValueError:
         raise ValueError(f"survival {text!r}: write probabilities, separated by commas") from None
     return BySurvival(dict.fromkeys(RequestClass, values))
+
+
+def _figures(
+    result: Simulated, served: Sequence[Served], replicas: int, ttft_ms: float | None, tpot_ms: float | None
+) -> dict[str, Any]:
+    """What is told of a rule. Goodput: of all `replicas`, of which `result` may have simulated some."""
+    share = result.goodput(served, ttft_ms=ttft_ms or np.inf, tpot_ms=tpot_ms or np.inf) / result.simulated_replicas
+    return {**result.to_json(), "goodput_per_s": round(share * replicas, 4)}
 
 
 def _print_head(gpus: int, result: Simulated, trust: Trust) -> None:
