@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -266,3 +267,21 @@ def test_what_deciding_on_drafts_takes_is_charged_to_the_steps_that_verify_some(
     assert found == pytest.approx(stairs(3, 256, 1) + 1.1, rel=0.05)
     assert surface.step_ms(1, 256, 1) == pytest.approx(stairs(1, 256, 1) + 0.4, rel=0.05)
     assert surface.speculating_ms(1) > 0.4
+
+
+@pytest.mark.parametrize("plain_every", [20, 100])
+def test_what_every_step_takes_is_not_charged_to_drafts_where_nearly_all_steps_have_some(plain_every):
+    surface, rng = CostSurface(measure()), np.random.default_rng(0)
+    charged = []
+    for step in range(2000):
+        verify_len = step % 3 if step % plain_every else 0
+        drafts = 4 if step % plain_every else 0
+        beside = 1.2 + 0.3 * bool(drafts) + float(rng.exponential(0.2)) - 0.2
+        told = record(
+            step, rows=4, verify_len=verify_len, verify_ms=stairs(4 + 4 * verify_len, 1024, 4), sample_ms=beside
+        )
+        rows = tuple(replace(row, draft_len=2 if drafts else 0) for row in told.rows)
+        observe(surface, replace(told, rows=rows))
+        charged.append(surface.speculating_ms(4))
+    assert 0.1 < np.mean(charged[500:]) < 0.6
+    assert np.max(charged[500:]) < 0.9

@@ -86,10 +86,13 @@ class CostSurface:
         self._base = self._surface.ms(self._knots, 0.0, 1.0) - self._surface.sequence_ms
         plain_ms = min(sample.ms for sample in samples)
         self._floor_ms = plain_ms / 20
-        self._rest = OnlineLinear([0.0] * 3, [plain_ms / 4, plain_ms / 4, plain_ms / 16], plain_ms / 50)
         a_draft_ms = SPECULATING * plain_ms / 8
-        self._speculating = OnlineLinear(
-            [SPECULATING * plain_ms, a_draft_ms], [plain_ms / 4, a_draft_ms], plain_ms / 20
+        # Of a step, each sequence, each token; a step with drafts, each draft. Where nearly all steps have drafts, what
+        # every step takes can't be told from what deciding does: so the former answers for most of what is unexpected.
+        self._beside = OnlineLinear(
+            [0.0, 0.0, 0.0, SPECULATING * plain_ms, a_draft_ms],
+            [plain_ms / 4, plain_ms / 4, plain_ms / 16, plain_ms / 6, a_draft_ms],
+            plain_ms / 50,
         )
         self._drafts = DraftCosts(draft_samples, plain_ms)
         self._drift = 0.0
@@ -138,7 +141,8 @@ class CostSurface:
         return self._drafts.free_ms(sequences)
 
     def speculating_ms(self, drafts: int) -> float:
-        return self._speculating.predict([1.0, drafts])
+        *_, deciding_ms, a_draft_ms = self._beside.theta
+        return deciding_ms + a_draft_ms * drafts
 
     def uncertainty(self) -> float:
         return self._surface.spread
@@ -165,12 +169,10 @@ class CostSurface:
         tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
         self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
         thorough = self._seen <= FIRST_STEPS or self._seen % REST_STEPS == 0
-        features, beside_ms = [1.0, len(record.rows), tokens], record.sample_ms + record.overhead_ms
         drafts = sum(row.draft_len > 0 for row in record.rows)
-        if thorough:
-            self._rest.learn(features, beside_ms - (self.speculating_ms(drafts) if drafts else 0.0))
-        if drafts:
-            self._speculating.learn([1.0, drafts], beside_ms - self._rest.predict(features))
+        if thorough or drafts:
+            features = [1.0, len(record.rows), tokens, float(drafts > 0), drafts]
+            self._beside.learn(features, record.sample_ms + record.overhead_ms)
         if thorough or any(row.draft_len and row.drafter not in free for row in record.rows):
             self._drafts.observe(record, free, catch_up)
 
@@ -190,8 +192,8 @@ class CostSurface:
             "ms_per_context_token": shape.context_ms,
             "ms_per_token_and_context_token": shape.token_context_ms,
             "ms_per_sequence": shape.sequence_ms,
-            "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._rest.theta],
-            "speculating_ms": [round(float(ms), 5) for ms in self._speculating.theta],
+            "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._beside.theta[:3]],
+            "speculating_ms": [round(float(ms), 5) for ms in self._beside.theta[3:]],
             "drift": round(math.expm1(self._drift), 4),
             "cells_visited": sum(int((region.visits > 0).sum()) for region in self._regions.values()),
             "drafters": self._drafts.describe(),
@@ -237,7 +239,7 @@ class CostSurface:
         slope = shape.context_ms + (shape.token_context_ms / sequences) * self._knots
         fitted = self._base + slope * near + shape.sequence_ms * sequences
         risen = np.exp(self._drift + self._region(context, sequences).biases())
-        per_step, per_sequence, per_token = self._rest.theta
+        per_step, per_sequence, per_token = self._beside.theta[:3]
         ms = np.maximum.accumulate(np.maximum(fitted, self._floor_ms) * risen) + (per_step + per_sequence * sequences)
         return Curve(self._knots, ms + per_token * self._knots, np.maximum.accumulate(slope * risen), near)
 
