@@ -137,20 +137,25 @@ def test_the_better_drafter_is_found_per_class():
         assert engine("adaptive", (request_class,), drafters=both).rate > 0.95 * max(alone)
 
 
+def copier():
+    """What it proposes for edits is so often right that total throughput gains by it whoever else is slowed."""
+    return ngram(logits={EDIT: 4.0, CREATIVE: -3.0}, proposes=1.0)
+
+
 def test_no_request_falls_below_plain_by_more_than_its_bound():
     """One copying request beside seven creative ones: in total they would gain by starving the seven."""
-    classes = (EDIT, *(CREATIVE,) * 7)
-    plain = engine("off", classes).tally[CREATIVE].speed
-    assert engine("throughput", classes).tally[CREATIVE].speed < 0.95 * plain
-    ours = engine("adaptive", classes)
+    classes, drafters = (EDIT, *(CREATIVE,) * 7), {"ngram": copier()}
+    plain = engine("off", classes, drafters=drafters).tally[CREATIVE].speed
+    assert engine("throughput", classes, drafters=drafters).tally[CREATIVE].speed < 0.9 * plain
+    ours = engine("adaptive", classes, drafters=drafters)
     assert ours.tally[CREATIVE].speed > 0.94 * plain
     assert ours.tally[EDIT].speed > plain
 
 
 def test_the_loss_of_each_class_is_reported_where_the_bound_is_lifted():
-    described = engine("throughput", (EDIT, *(CREATIVE,) * 7)).policy.describe()
+    described = engine("throughput", (EDIT, *(CREATIVE,) * 7), drafters={"ngram": copier()}).policy.describe()
     speeds = {entry["class"]: entry["speed"] for entry in described["guard"]["speed_against_plain"]}
-    assert speeds["creative_writing"] < 0.97
+    assert speeds["creative_writing"] < 0.9
     assert speeds["code_edit"] > 1.0
 
 
@@ -363,4 +368,4 @@ def test_a_surface_that_calls_drafted_tokens_cheap_is_found_out(load, told, kept
     plain = 0.5
     assert running.run(1200).rate >= kept * plain
     running.reset_tally()
-    assert running.run(200).rate >= 0.99 * plain
+    assert running.run(600).rate >= 0.98 * plain  # trials have a hundredth of all time, in bursts

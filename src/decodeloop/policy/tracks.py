@@ -82,7 +82,7 @@ class Tracks:
                 self._tracks.popitem(last=False)
             track = self._tracks[key] = Track()
             typical = self._typical.get((request.tenant, request.request_class), FIRST_CREDIT)
-            track.credit = min(typical, max(typical - MOST_SLACK, 0.0))
+            track.credit = typical if typical > MOST_SLACK else min(typical, 0.0)  # slack is the request's own
         else:
             self._tracks.move_to_end(key)
         return track
