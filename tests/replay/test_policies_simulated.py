@@ -366,6 +366,6 @@ def test_a_surface_that_calls_drafted_tokens_cheap_is_found_out(load, told, kept
         deciding, drafters, [Client(CREATIVE)] * load, truth=lambda tokens, context, sequences: 2.0 * tokens
     )
     plain = 0.5
-    assert running.run(1200).rate >= kept * plain
-    running.reset_tally()
-    assert running.run(600).rate >= 0.98 * plain  # trials have a hundredth of all time, in bursts
+    for _ in range(2):  # trials come later, in bursts
+        running.reset_tally()
+        assert running.run(1200).rate >= kept * plain
