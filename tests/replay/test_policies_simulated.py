@@ -181,6 +181,25 @@ def test_objectives_are_kept_three_times_as_often_at_a_tenth_of_the_throughput()
     assert dialled_down > 0.6 * missed
 
 
+def test_no_throughput_is_given_for_more_answers_in_time_than_wanted():
+    drafters = {"ngram": ngram(logits={EDIT: 2.5, SQL: 1.0}, proposes=0.9)}
+    wanted = 0.75 * 16 / engine("off", (EDIT, SQL) * 8, drafters=drafters).rate
+    clients = [Client(EDIT, slo=Slo(tpot_ms=wanted), tokens=60) if i % 2 else Client(SQL, tokens=60) for i in range(16)]
+
+    def run(name, **options):
+        running = SimulatedEngine(policy(name, **options), drafters, clients).run(300)
+        running.reset_tally()
+        running.run(1500)
+        return float(np.mean(np.array(running.tally[EDIT].tpot_ms) > wanted)), running.rate
+
+    missed, greedy = run("throughput")
+    found = {share: run("interactive", attainment=share) for share in (0.6, 0.8, 0.95)}
+    assert missed > 0.5
+    assert [late for late, _ in found.values()] == pytest.approx([0.4, 0.2, 0.05], abs=0.025)
+    rates = [rate for _, rate in found.values()]
+    assert greedy > rates[0] > rates[1] > rates[2]
+
+
 def test_others_sit_steps_out_where_drafts_alone_keep_no_objective():
     """Nothing drafted is ever right; tokens are dear. Nobody loses more than half of its pace, nor anything at 0."""
     drafters = {"ngram": ngram(logits={EDIT: -6.0, CHAT: -6.0})}

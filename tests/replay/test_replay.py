@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -95,10 +96,10 @@ def test_a_surface_can_be_fitted_to_the_records_themselves():
 
 
 class Watched:
-    """A policy whose decisions are kept."""
+    """A policy whose decisions are kept, and what it was shown."""
 
     def __init__(self, inner):
-        self.inner, self.learns, self.decided = inner, inner.learns, []
+        self.inner, self.learns, self.decided, self.seen = inner, inner.learns, [], []
 
     def plan(self, load, requests):
         plan = self.inner.plan(load, requests)
@@ -111,6 +112,7 @@ class Watched:
         return decision
 
     def observe(self, record):
+        self.seen.append(record)
         self.inner.observe(record)
 
 
@@ -141,6 +143,16 @@ def test_every_policy_replays_and_classes_add_up(name):
     slowest = {c: told.tpot_ms for c, told in found.replayed.classes.items()}
     assert slowest[EDIT] <= slowest[CHAT] * 1.001
     assert json.loads(json.dumps(found.to_json()))["replayed"]["classes"]["code_edit"]["rows"] == 100
+
+
+def test_steps_follow_each_other_as_they_did_when_recorded():
+    """Policies keep time by when steps began: slower steps begin later, pauses stay."""
+    records = [replace(r, at_s=r.at_s + 0.25 * i) for i, r in enumerate(RECORDED.records[:50])]
+    watched = Watched(policy("off"))
+    replay(watched, records, Truth(), Situation(K))
+    pauses = [b.at_s - a.at_s - a.step_ms / 1e3 for a, b in itertools.pairwise(watched.seen)]
+    assert pauses == pytest.approx([0.25] * 49)
+    assert watched.seen[-1].at_s != pytest.approx(records[-1].at_s, rel=1e-4)
 
 
 def test_time_per_token_is_what_the_record_measured():

@@ -7,7 +7,7 @@ own doing: batching, prompts in chunks, drafts and their caps, ends.
 from __future__ import annotations
 
 import sys
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -233,3 +233,13 @@ def test_rules_keep_what_they_learned_from_turn_to_turn_and_requests_end_with_th
     assert len(made) == 1
     seconds = [found.seconds for found, _ in turns]
     assert seconds == pytest.approx([seconds[0]] * 3)
+
+
+def test_a_policy_sees_a_step_begin_where_the_last_one_ended(answers):
+    """As in the engine: policies that keep objectives time answers by it."""
+    policy, seen = policies.load("off")(PolicySettings(DEPTH), None), []
+    policy.observe = seen.append
+    simulated_paces(lambda: PolicyRule(policy, SIMULATED, max_draft_len=DEPTH), answers, 3)
+    assert seen[0].at_s == 0.0
+    gaps = [b.at_s - a.at_s - a.step_ms / 1e3 for a, b in pairwise(seen)]
+    assert max(map(abs, gaps)) < 1e-9

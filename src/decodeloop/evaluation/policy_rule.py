@@ -66,12 +66,12 @@ class PolicyRule:
         return draft_ms(self._cost, depth, int(np.count_nonzero(self._plan.draft_lens)), batch.context)
 
     def observe(self, batch: Batch, decided: Decided, outcome: Outcome) -> None:
-        self._now_s += outcome.step_ms / 1e3
+        started_s, self._now_s = self._now_s, self._now_s + outcome.step_ms / 1e3
         self._step += 1
         rows = tuple(self._row(batch, i, int(accepted)) for i, accepted in enumerate(outcome.accepted))
         record = StepRecord(
             step=self._step,
-            at_s=self._now_s,
+            at_s=started_s,
             load=self._load(batch),
             draft_ms=decided.draft_ms,
             verify_ms=outcome.step_ms - decided.draft_ms,

@@ -14,9 +14,8 @@ trades objectives against throughput is Z_most, the most that lateness may weigh
 
 A queue that has to grow before it acts leaves every answer late by its length, which in an average over all time is
 nothing and in an answer of a hundred tokens is all. So answers of a class are presumed to be behind from their first
-token on (place-holder backlog, Neely 2010, 4.8), by a price that the class has learned: the multiplier of "at most
-LATE of its answers end late", raised by each that does and lowered a little by each that doesn't. Who was late at
-Z_most says nothing about it: more could not have been done.
+token on (place-holder backlog, Neely 2010, 4.8), by as much as it takes for the wanted share of them to end in time
+(see `attainment`), and no more: a class whose answers end in time anyway is presumed to be ahead.
 
 A token that is decoded plainly takes its part of the step like any other. Where that costs the late more than the V it
 is worth, its request sits the step out, if it has no objective and did not sit out the one before: it keeps half
@@ -36,28 +35,26 @@ from decodeloop.policy import PolicySettings
 from decodeloop.policy.adaptive import AdaptivePolicy
 from decodeloop.policy.aim import Market, Terms
 from decodeloop.policy.allocate import Priced
+from decodeloop.policy.attainment import Key, Presumptions
 from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.frontier import Point
 from decodeloop.policy.guard import PlainGuard
 from decodeloop.policy.options import AdaptiveOptions, read_options
-from decodeloop.types import CostModel, DecodeRequest, Load, Plan, Reason, RequestClass, StepRecord
+from decodeloop.types import CostModel, DecodeRequest, Load, Plan, Reason, StepRecord
 
 V = 1.0  # tokens
 Z_MOST = 64.0  # tokens, at the end of the dial
-LATE = 0.05  # the share of a class's answers that may end late
-LEARNED = 1.0  # tokens that a late answer adds to what its class is presumed to be behind
-MAX_CLASSES = 1024
 MEMORY = 0.02  # a step's weight in the reported point
-
-Key = tuple[str, RequestClass]
 
 
 @dataclass(slots=True)
 class _Answer:
-    """One that is being written. lag: tokens behind its objective; below 0, ahead of it."""
+    """One that is being written. until_s: as far as its time is counted. lag: tokens behind its objective by then; below
+    0, ahead of it."""
 
     key: Key
     tpot_ms: float
+    until_s: float | None
     lag: float = 0.0
 
 
@@ -67,12 +64,12 @@ class Interactive:
     reason = Reason.INTERACTIVE
 
     def __init__(self, options: AdaptiveOptions) -> None:
-        self._frontier, self._default = options.frontier, options.tpot_ms
+        self._frontier, self._attainment, self._default = options.frontier, options.attainment, options.tpot_ms
         self._most = min(16 * V * options.frontier / max(1.0 - options.frontier, 1e-9), Z_MOST)
         self._answers: dict[tuple[str, str], _Answer] = {}  # (tenant, request) of the step at hand
-        self._presumed: dict[Key, float] = {}
+        self._presumed = Presumptions(options.attainment, self._most)
         self._held: set[tuple[str, str]] = set()  # in the latest step
-        self._last: StepRecord | None = None
+        self._until_s: float | None = None  # the end of the latest step
         self._behind = self._held_share = 0.0
         self._point = Point()
 
@@ -83,10 +80,10 @@ class Interactive:
             if objective is not None:
                 name = request.tenant, request.request_id
                 known = self._answers.get(name)
-                met[name] = known or _Answer((request.tenant, request.request_class), objective)
+                met[name] = known or _Answer((request.tenant, request.request_class), objective, self._until_s)
         for name, answer in self._answers.items():
             if name not in met:
-                self._ended(answer)
+                self._presumed.ended(answer.key, late=answer.lag > 0.0)
         self._answers = met
 
     def hold(self, load: Load, requests: Sequence[DecodeRequest], costs: StepCosts) -> tuple[int, ...]:
@@ -126,16 +123,16 @@ class Interactive:
         return Terms(weights, Priced(min(V * market.rate(None) + urgency, most)))
 
     def follow(self, record: StepRecord) -> None:
-        """Who is late is a matter of single steps, and of the time between them."""
-        last, self._last = self._last, record
-        if not self._answers:
-            return
-        between_ms = 0.0 if last is None else max(1e3 * (record.at_s - last.at_s) - last.step_ms, 0.0)
+        """Who is late is a matter of single steps, and of the time between them: an answer's is counted from the end of
+        one step that it was in to the end of the next."""
+        until_s = self._until_s = record.at_s + record.step_ms / 1e3
         late = []
         for row in record.rows:
             answer = self._answers.get((row.tenant, row.request_id))
             if answer is not None and not row.prefill_tokens and row.emitted + row.discarded:
-                answer.lag += (between_ms + record.step_ms) / answer.tpot_ms - (row.accepted + 1)
+                since_s = record.at_s if answer.until_s is None else answer.until_s
+                answer.lag += 1e3 * (until_s - since_s) / answer.tpot_ms - row.emitted
+                answer.until_s = until_s
                 late.append(max(answer.lag, 0.0))
         if late:
             self._behind += MEMORY * (sum(late) / len(late) - self._behind)
@@ -144,7 +141,7 @@ class Interactive:
         self._point.see(record)
 
     def describe(self) -> Mapping[str, Any]:
-        answers, presumed = list(self._answers.values()), list(self._presumed.items())
+        answers = list(self._answers.values())
         return {
             "frontier": self._frontier,
             "objective": "tokens per ms, and TPOT objectives",
@@ -152,27 +149,17 @@ class Interactive:
             "infeasible": sum(map(self._is_infeasible, answers)),
             "tokens_behind": round(self._behind, 3),
             "held_share": round(self._held_share, 3),
-            "presumed_behind": [
-                {"tenant": tenant, "class": str(request_class), "tokens": round(tokens, 3)}
-                for (tenant, request_class), tokens in presumed
-            ],
+            "attainment": self._attainment,
+            "presumed_behind": self._presumed.describe(),
             "point": self._point.describe(),
         }
 
     def _weight(self, answer: _Answer) -> float:
-        return min(max(answer.lag + self._presumed.get(answer.key, 0.0), 0.0), self._most)
+        return min(max(answer.lag + self._presumed.tokens(answer.key), 0.0), self._most)
 
     def _is_infeasible(self, answer: _Answer) -> bool:
-        return self._weight(answer) >= self._most > 0.0
-
-    def _ended(self, answer: _Answer) -> None:
-        late = answer.lag > 0.0
-        if late and self._is_infeasible(answer):
-            return
-        if answer.key not in self._presumed and len(self._presumed) >= MAX_CLASSES:
-            del self._presumed[next(iter(self._presumed))]
-        learned = self._presumed.get(answer.key, 0.0) + LEARNED * (float(late) - LATE)
-        self._presumed[answer.key] = min(max(learned, 0.0), self._most)
+        """Late with all the weight there is."""
+        return answer.lag > 0.0 and self._weight(answer) >= self._most > 0.0
 
 
 class InteractivePolicy(AdaptivePolicy):

@@ -68,6 +68,7 @@ def replay(policy: Policy, records: Iterable[StepRecord], cost: CostModel, situa
     leaves = Leaves()
     acceptance = AcceptanceModel(situation.max_draft_len, leaves)
     found = Replay(Replayed(), Replayed(), Replayed())
+    later_ms = 0.0  # than when it was recorded
     for record, rows in _decoding(records):
         requests = [_request(row, situation) for row in rows]
         prompt = sum(row.prefill_tokens for row in record.rows)
@@ -85,7 +86,11 @@ def replay(policy: Policy, records: Iterable[StepRecord], cost: CostModel, situa
         found.replayed.add(StepTold(taken, now, _blind(rows, requests), decision.verify_lens, guesses))
         _learn(acceptance, leaves, rows)
         # No time was measured for these lengths: what the model says must not teach the policy's own costs.
-        policy.observe(replace(record, load=load, rows=tuple(taken), step_ms=now, verify_ms=0.0, draft_ms=0.0))
+        at_s = record.at_s + later_ms / 1e3
+        policy.observe(
+            replace(record, at_s=at_s, load=load, rows=tuple(taken), step_ms=now, verify_ms=0.0, draft_ms=0.0)
+        )
+        later_ms += now - record.step_ms
     return found
 
 
