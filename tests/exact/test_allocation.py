@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodeloop.policy.allocate import RATE, Items, Priced, allocate, depth_scores
+from decodeloop.policy.allocate import RATE, Items, Priced, allocate, best_score, depth_scores
 from decodeloop.policy.fair import Bound, allocate_fairly
 from decodeloop.policy.few import allocate_few
 
@@ -67,6 +67,7 @@ def test_equals_brute_force_with_weights(seed):
     for objective in objectives(rng):
         found = allocate(Items(survival, weights), ms, objective)
         assert found.score == pytest.approx(brute_force(survival, ms, objective, weights=weights), rel=1e-12)
+        assert found.score == best_score(Items(survival, weights), ms, objective)
 
 
 @given(st.integers(0, 10**9))

@@ -7,9 +7,9 @@ import pytest
 
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.aim import Market
+from decodeloop.policy.attainment import MOST, STEP
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
-from decodeloop.policy.attainment import MOST, STEP
 from decodeloop.policy.interactive import Interactive, InteractivePolicy, V
 from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.types import DecodeRequest, Knowledge, Load, Reason, RequestClass, Scores, Slo, StepRecord, StepRow
@@ -46,7 +46,8 @@ def took(ms, *names, accepted=0, request_class=EDIT, at_ms=0.0):
 
 def weights(aim, *requests):
     aim.meet(requests)
-    return aim.terms(requests, Market(lambda _: 1e9, 0.1, mixed=False)).weights - V
+    found = aim.terms(requests, Market(lambda _: 1e9, 0.1, mixed=False)).weights
+    return np.zeros(len(requests)) if found is None else found - V
 
 
 class Clock:

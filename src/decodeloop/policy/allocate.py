@@ -144,6 +144,11 @@ def allocate(items: Items, ms: FloatArray, objective: Objective = RATE) -> Alloc
     return found.pick(int(np.argmax(found.score)))
 
 
+def best_score(items: Items, ms: FloatArray, objective: Objective = RATE) -> float:
+    """Of that allocation, for those who need not know which it is."""
+    return float(scan(items, ms, objective).score.max())
+
+
 def depth_scores(
     items: Items, paid: npt.NDArray[np.bool_], ms: FloatArray, draft_ms: FloatArray, objective: Objective = RATE
 ) -> FloatArray:

@@ -34,7 +34,7 @@ import numpy as np
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.adaptive import AdaptivePolicy
 from decodeloop.policy.aim import Market, Terms
-from decodeloop.policy.allocate import Priced
+from decodeloop.policy.allocate import RATE, Priced
 from decodeloop.policy.attainment import Key, Presumptions
 from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.frontier import Point
@@ -42,15 +42,14 @@ from decodeloop.policy.guard import PlainGuard
 from decodeloop.policy.options import AdaptiveOptions, read_options
 from decodeloop.types import CostModel, DecodeRequest, Load, Plan, Reason, StepRecord
 
-V = 1.0  # tokens
-Z_MOST = 64.0  # tokens, at the end of the dial
+V = 2.0  # tokens
+Z_MOST = 64 * V  # at the end of the dial
 MEMORY = 0.02  # a step's weight in the reported point
 
 
 @dataclass(slots=True)
 class _Answer:
-    """One that is being written. until_s: as far as its time is counted. lag: tokens behind its objective by then; below
-    0, ahead of it."""
+    """One that is being written. until_s: as far as its time is counted. lag: tokens behind its objective by then."""
 
     key: Key
     tpot_ms: float
@@ -115,6 +114,8 @@ class Interactive:
             if answer is not None:
                 behind[i] = self._weight(answer)
                 urgency += behind[i] / answer.tpot_ms
+        if not urgency:
+            return Terms(None, Priced(market.rate(None)) if market.mixed else RATE)
         weights = V + behind
         # An objective out of reach would call time dearer than anything it can buy; nobody gets faster by waiting less.
         most = market.rate(weights)

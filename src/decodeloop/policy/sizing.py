@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from decodeloop.policy.aim import Aim, Market, Terms
-from decodeloop.policy.allocate import RATE, Allocation, Items, allocate, drafts_of
+from decodeloop.policy.allocate import RATE, Allocation, Items, allocate, best_score, drafts_of
 from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.fair import Bound, allocate_fairly
 from decodeloop.policy.few import Survival, allocate_few, padded
@@ -160,7 +160,7 @@ class Step:
 
     def _rate(self, items: Items, drafted: int, weights: FloatArray | None) -> float:
         ms = self._step_ms(self.rows, drafted, drafts_of(items.survival))
-        return allocate(replace(items, weights=weights), ms).score
+        return best_score(replace(items, weights=weights), ms)
 
     def _best(self, items: Items, drafted: int, terms: Terms) -> Allocation:
         if terms.weights is not None:
