@@ -126,8 +126,8 @@ def test_a_class_that_is_in_time_anyway_may_be_behind_before_it_weighs():
     for i in range(4):
         clock.answer(f"early {i}", 0.9 * TPOT_MS, 5)
     aim.meet([asking("late")])
-    clock.step(6 * TPOT_MS, "late")
-    assert weights(aim, asking("late")) == pytest.approx([5.0 - 4 * STEP / 2])
+    clock.step(9 * TPOT_MS, "late")
+    assert weights(aim, asking("late")) == pytest.approx([8.0 - 4 * STEP / 2])
 
 
 def test_what_a_class_is_presumed_to_be_behind_is_bounded_by_the_dial():
