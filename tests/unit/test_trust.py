@@ -56,13 +56,13 @@ SAMPLES = [CostSample(n, 100, 1, 9.0) for n in (1, 2, 4, 8)]
 
 def test_a_surface_keeps_the_pace_of_the_whole_record_not_of_its_end():
     """A neighbour came for the last fifth: the surface that learned from it last would take every step for slow."""
-    slowed = [step(i, 30.0 * i, 10.0 if i < 400 else 18.0) for i in range(500)]
+    slowed = [step(i, 100.0 * i, 10.0 if i < 400 else 18.0) for i in range(500)]
     _, trust = calibrated(CostSurface(SAMPLES), slowed, source="here")
     assert trust.error.total == pytest.approx(0.0, abs=0.01)
 
 
 def test_each_step_is_foretold_by_those_before_it():
-    slowed = [step(i, 30.0 * i, 10.0 if i < 300 else 18.0) for i in range(600)]
+    slowed = [step(i, 100.0 * i, 10.0 if i < 300 else 18.0) for i in range(600)]
     _, trust = calibrated(CostSurface(SAMPLES), slowed, source="here")
     assert trust.foretold.median < 0.03
     assert trust.error.median > 0.2

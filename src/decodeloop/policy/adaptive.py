@@ -85,6 +85,7 @@ class AdaptivePolicy:
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
         self._silent_rows = 0  # of steps that were not looked at
+        self._spared_steps = 0  # the same, until what nobody lost in them is booked
         self._unread: list[StepRecord] = []
         self._seen = 0
         self._all_free = False  # of the last step's drafters
@@ -152,6 +153,7 @@ class AdaptivePolicy:
         self._aim.follow(record)
         if self._seen % PLAIN_TEACHES and self._is_uneventful(record):
             self._silent_rows += len(record.rows)
+            self._spared_steps += 1
             return
         self._reasons.update(row.reason for row in record.rows)
         self._unread.append(record)
@@ -187,8 +189,11 @@ class AdaptivePolicy:
             promised = self._guard.interference()
             if plain_ms > 0.0 and math.isfinite(promised):
                 speculating = any(row.verify_len for row in record.rows)
-                slowness = max(record.step_ms / plain_ms, 1.0) if speculating else 1.0  # luck is nobody's to spend
-                self._beliefs.tracks.credit(record, tracks, slowness, promised)
+                # As predicted: measured, a machine that is slow for a moment would be held against the drafts.
+                ms = record.step_ms if record.predicted_ms is None else record.predicted_ms
+                slowness = max(ms / plain_ms, 1.0) if speculating else 1.0
+                self._beliefs.tracks.credit(record, tracks, slowness, promised, spared=self._spared_steps)
+                self._spared_steps = 0
 
     def describe(self) -> Mapping[str, Any]:
         silent = Counter({SILENCE.reason: self._silent_rows})

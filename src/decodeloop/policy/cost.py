@@ -22,7 +22,7 @@ SHOCK = 0.3  # log ratio beyond which a step says no more than that it was slow
 REFRESH_STEPS = 8  # after which what was learned shows in the curves
 MOST_CURVES = 64
 MOST_POINTS = 4096
-FIRST_STEPS, REST_STEPS = 64, 4  # sampling, overhead and free drafting: at first learned always, then now and then
+FIRST_STEPS, FREE_STEPS = 64, 4  # free drafting: at first learned always, then now and then
 SPECULATING = 0.05  # of a plain step: what deciding on drafts is taken to cost, and on 8 of them again, until seen
 
 
@@ -87,12 +87,11 @@ class CostSurface:
         plain_ms = min(sample.ms for sample in samples)
         self._floor_ms = plain_ms / 20
         a_draft_ms = SPECULATING * plain_ms / 8
-        # Of a step, each sequence, each token; a step with drafts, each draft. Where nearly all steps have drafts, what
-        # every step takes can't be told from what deciding does: so the former answers for most of what is unexpected.
-        self._beside = OnlineLinear(
-            [0.0, 0.0, 0.0, SPECULATING * plain_ms, a_draft_ms],
-            [plain_ms / 4, plain_ms / 4, plain_ms / 16, plain_ms / 6, a_draft_ms],
-            plain_ms / 50,
+        # Of a step, each sequence, each token, and of a step in which drafters were asked; with drafts, of a step and
+        # each draft. Of a sum neither part can be learned: the former is known from steps without drafts alone.
+        self._rest = OnlineLinear([0.0] * 4, [plain_ms / 4, plain_ms / 4, plain_ms / 16, plain_ms / 4], plain_ms / 50)
+        self._speculating = OnlineLinear(
+            [SPECULATING * plain_ms, a_draft_ms], [plain_ms / 4, a_draft_ms], plain_ms / 20
         )
         self._drafts = DraftCosts(draft_samples, plain_ms)
         self._drift = 0.0
@@ -141,8 +140,7 @@ class CostSurface:
         return self._drafts.free_ms(sequences)
 
     def speculating_ms(self, drafts: int) -> float:
-        *_, deciding_ms, a_draft_ms = self._beside.theta
-        return deciding_ms + a_draft_ms * drafts
+        return self._speculating.predict([1.0, drafts])
 
     def uncertainty(self) -> float:
         return self._surface.spread
@@ -168,11 +166,14 @@ class CostSurface:
             self._forget_curves()
         tokens = sum(row.prefill_tokens or 1 + row.verify_len for row in record.rows)
         self._learn_forward(tokens, record.load.context_tokens, len(record.rows), record.verify_ms)
-        thorough = self._seen <= FIRST_STEPS or self._seen % REST_STEPS == 0
+        thorough = self._seen <= FIRST_STEPS or self._seen % FREE_STEPS == 0
         drafts = sum(row.draft_len > 0 for row in record.rows)
-        if thorough or drafts:
-            features = [1.0, len(record.rows), tokens, float(drafts > 0), drafts]
-            self._beside.learn(features, record.sample_ms + record.overhead_ms)
+        asked = float(any(row.shadow_match for row in record.rows))
+        features, beside_ms = [1.0, len(record.rows), tokens, asked], record.sample_ms + record.overhead_ms
+        if drafts:
+            self._speculating.learn([1.0, drafts], beside_ms - self._rest.predict([*features[:3], 0.0]))
+        else:
+            self._rest.learn(features, beside_ms)
         if thorough or any(row.draft_len and row.drafter not in free for row in record.rows):
             self._drafts.observe(record, free, catch_up)
 
@@ -192,8 +193,8 @@ class CostSurface:
             "ms_per_context_token": shape.context_ms,
             "ms_per_token_and_context_token": shape.token_context_ms,
             "ms_per_sequence": shape.sequence_ms,
-            "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._beside.theta[:3]],
-            "speculating_ms": [round(float(ms), 5) for ms in self._beside.theta[3:]],
+            "sampling_and_overhead_ms": [round(float(ms), 5) for ms in self._rest.theta],
+            "speculating_ms": [round(float(ms), 5) for ms in self._speculating.theta],
             "drift": round(math.expm1(self._drift), 4),
             "cells_visited": sum(int((region.visits > 0).sum()) for region in self._regions.values()),
             "drafters": self._drafts.describe(),
@@ -239,7 +240,7 @@ class CostSurface:
         slope = shape.context_ms + (shape.token_context_ms / sequences) * self._knots
         fitted = self._base + slope * near + shape.sequence_ms * sequences
         risen = np.exp(self._drift + self._region(context, sequences).biases())
-        per_step, per_sequence, per_token = self._beside.theta[:3]
+        per_step, per_sequence, per_token, _ = self._rest.theta
         ms = np.maximum.accumulate(np.maximum(fitted, self._floor_ms) * risen) + (per_step + per_sequence * sequences)
         return Curve(self._knots, ms + per_token * self._knots, np.maximum.accumulate(slope * risen), near)
 

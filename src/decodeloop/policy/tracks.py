@@ -87,13 +87,15 @@ class Tracks:
             self._tracks.move_to_end(key)
         return track
 
-    def credit(self, record: StepRecord, tracks: Sequence[Track], slowness: float, budget: float) -> None:
+    def credit(
+        self, record: StepRecord, tracks: Sequence[Track], slowness: float, budget: float, *, spared: int = 0
+    ) -> None:
         """Book a step that took `slowness` times a plain one. tracks: of the record's rows. budget: the share of plain
-        speed that a request may lose."""
+        speed that a request may lose. spared: plain steps before it, not booked yet."""
         for row, track in zip(record.rows, tracks, strict=True):
             if row.emitted + row.discarded and not row.prefill_tokens:
                 credit = track.credit + row.accepted + 1 - slowness
-                credit += min(budget * slowness, max(MOST_SLACK - credit, 0.0))
+                credit += min(budget * (slowness + spared), max(MOST_SLACK - credit, 0.0))
                 track.credit = min(max(credit, LEAST_CREDIT), MOST_CREDIT)
                 key = row.tenant, row.request_class
                 if key not in self._typical and len(self._typical) >= MAX_CLASSES:
