@@ -84,8 +84,7 @@ class AdaptivePolicy:
         self._paid = PaidDrafting(self._beliefs)
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
-        self._silent_rows = 0  # of steps that were not looked at
-        self._spared_steps = 0  # the same, until what nobody lost in them is booked
+        self._silent_rows = self._spared_steps = 0  # of steps not looked at; and those whose sparing is not booked
         self._unread: list[StepRecord] = []
         self._seen = 0
         self._all_free = False  # of the last step's drafters
@@ -189,8 +188,7 @@ class AdaptivePolicy:
             promised = self._guard.interference()
             if plain_ms > 0.0 and math.isfinite(promised):
                 speculating = any(row.verify_len for row in record.rows)
-                # As predicted: measured, a machine that is slow for a moment would be held against the drafts.
-                ms = record.step_ms if record.predicted_ms is None else record.predicted_ms
+                ms = record.predicted_ms or record.step_ms  # a machine that is slow for a moment is nobody's fault
                 slowness = max(ms / plain_ms, 1.0) if speculating else 1.0
                 self._beliefs.tracks.credit(record, tracks, slowness, promised, spared=self._spared_steps)
                 self._spared_steps = 0

@@ -87,10 +87,15 @@ class Account:
 
 
 class Watch:
-    """Measures and reports; never acts. `interference`: the bound to report, inf when it is lifted."""
+    """Measures and reports; never acts. `interference`: the bound to report, inf when it is lifted.
+
+    What steps take has a long tail, which their expected time leaves out. Steps in which nobody speculates say how much
+    longer they take on average: a class is not slow by that.
+    """
 
     def __init__(self, interference: float = math.inf) -> None:
         self._interference = interference
+        self._tail = 1.0  # times the expected time, of plain steps
         self.accounts: dict[Key, Account] = {}
 
     def stand(self, key: Key) -> Stand:
@@ -109,7 +114,12 @@ class Watch:
         self.book(_by_class(record), record.step_ms, plain_ms)
 
     def book(self, classes: Mapping[Key, _Part], step_ms: float, plain_ms: float) -> None:
-        slowness = min(step_ms / plain_ms, SLOWEST) if plain_ms > 0.0 else 1.0
+        if plain_ms <= 0.0:
+            return
+        slowness = min(step_ms / plain_ms, SLOWEST)
+        if not any(part.verified or part.paid for part in classes.values()):
+            self._tail = slowness + KEPT * (self._tail - slowness)
+        slowness /= self._tail
         for key, part in classes.items():
             self.account(key).add(part.rows * slowness - part.tokens, part.rows * slowness)
 
