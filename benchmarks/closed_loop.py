@@ -18,6 +18,7 @@ from decodeloop.engine.profile import measure as measure_costs
 from decodeloop.engine.proposals import Proposers
 from decodeloop.engine.scheduler import Scheduler
 from decodeloop.engine.settings import EngineSettings
+from decodeloop.gateway.server import settle_garbage
 from decodeloop.policy import Policy
 from decodeloop.policy.cost import CostSurface
 from decodeloop.speculation import Drafter
@@ -228,6 +229,7 @@ class Arms:
             clock=time.perf_counter,
             budget_s=MEASURING_S,
         )
+        settle_garbage()  # as the server does
         self._engine.worker.start()
 
     def open(
