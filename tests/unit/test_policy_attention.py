@@ -163,3 +163,26 @@ def test_what_is_now_and_then_worth_it_is_missed_at_most_half(share):
         asked = served(attention, Running(i), 400, lambda step: step % period < share * period)
         found += sum(step % period < share * period for step in asked)
     assert found >= 0.5 * share * 20 * 400
+
+
+def test_what_pays_among_its_own_is_not_expected_to_pay_among_others():
+    attention, numbers = Attention(), iter(range(10**6))
+
+    def asked(classes, worth, steps):
+        sequences = [Running(next(numbers), Asked(c)) for c in classes]
+        count = 0
+        for _ in range(steps):
+            due = attention.due(sequences)
+            count += 0 in due
+            for i in due:
+                attention.learn(sequences[i], heeded=worth, gain_ms=5.0 if worth else 0.0)
+        for sequence in sequences:
+            attention.finish(sequence)
+        return count
+
+    alike, mixed = [EDIT] * 4, [EDIT, CHAT, CHAT, CHAT]
+    for _ in range(20):
+        asked(alike, True, 40)
+        asked(mixed, False, 40)
+    assert asked(alike, True, 40) == 40
+    assert asked(mixed, False, 40) <= 4

@@ -18,7 +18,7 @@ from decodeloop.policy.aim import Aim
 from decodeloop.policy.allocate import drafts_of
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.choosing import Choosing
-from decodeloop.policy.cliff import cliff
+from decodeloop.policy.cliff import cliffs
 from decodeloop.policy.cost import StepCosts
 from decodeloop.policy.cost_start import CostStart, scannable
 from decodeloop.policy.few import Survival, padded
@@ -84,7 +84,7 @@ class AdaptivePolicy:
         self._paid = PaidDrafting(self._beliefs)
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
-        self._silent_rows = self._spared_steps = 0  # of steps not looked at; and those whose sparing is not booked
+        self._silent_rows = self._spared_steps = 0  # of steps that were not looked at; such, not booked yet
         self._unread: list[StepRecord] = []
         self._seen = 0
         self._all_free = False  # of the last step's drafters
@@ -103,6 +103,8 @@ class AdaptivePolicy:
             self._quiet_ms = self._plain_ms(self._costs, load, len(requests))
             return silent_plan(len(requests))
         tracks = self._beliefs.tracks.of(requests)
+        self._beliefs.tracks.spare(tracks, min(self._guard.interference(), 1.0) * self._spared_steps)
+        self._spared_steps = 0
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
         choices, drafts = chosen.choices, chosen.drafts
@@ -155,6 +157,7 @@ class AdaptivePolicy:
             self._spared_steps += 1
             return
         self._reasons.update(row.reason for row in record.rows)
+        self._book(record)
         self._unread.append(record)
         if len(self._unread) >= min(LEARN_EVERY, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
@@ -168,7 +171,7 @@ class AdaptivePolicy:
         return not record.load.prefill_tokens and not any(row.shadow_match for row in record.rows)
 
     def _learn(self, record: StepRecord, *, wholly: bool) -> None:
-        """wholly: of acceptance and of step times, too. What is owed to whom is booked at every step."""
+        """wholly: of acceptance and of step times, too."""
         tracks = self._beliefs.tracks.of(record.rows)
         caught_up = self._beliefs.read(record, tracks)
         if wholly or caught_up:
@@ -179,19 +182,26 @@ class AdaptivePolicy:
         if wholly or caught_up:
             self._costs.observe(record, self._beliefs.free, caught_up)
         self._aim.observe(record)
-        rows = len(record.rows)
-        if rows:
-            self._context_tokens += 0.01 * (record.load.context_tokens / rows - self._context_tokens)
-            plain_tokens = sum(row.prefill_tokens or 1 for row in record.rows)
-            plain_ms = self._costs.step_ms(plain_tokens, record.load.context_tokens, rows)
-            self._guard.observe(record, plain_ms)
-            promised = self._guard.interference()
-            if plain_ms > 0.0 and math.isfinite(promised):
-                speculating = any(row.verify_len for row in record.rows)
-                ms = record.predicted_ms or record.step_ms  # a machine that is slow for a moment is nobody's fault
-                slowness = max(ms / plain_ms, 1.0) if speculating else 1.0
-                self._beliefs.tracks.credit(record, tracks, slowness, promised, spared=self._spared_steps)
-                self._spared_steps = 0
+        if record.rows:
+            own = record.load.context_tokens / len(record.rows)
+            self._context_tokens += 0.01 * (own - self._context_tokens)
+            self._guard.observe(record, self._plainly_ms(self._costs, record))
+
+    def _book(self, record: StepRecord) -> None:
+        """What requests have gained, and lost to each other's drafts: at once, since the next step may spend it."""
+        promised = self._guard.interference()
+        if self._costs is None or not record.rows or not math.isfinite(promised):
+            return
+        slowness = 1.0
+        if any(row.verify_len for row in record.rows):
+            ms = record.predicted_ms or record.step_ms  # a machine that is slow for a moment is nobody's fault
+            slowness = max(ms / self._plainly_ms(self._costs, record), 1.0)
+        self._beliefs.tracks.credit(record, self._beliefs.tracks.of(record.rows), slowness, promised)
+
+    def _plainly_ms(self, costs: StepCosts, record: StepRecord) -> float:
+        """What the step would have taken with nothing verified."""
+        tokens = sum(row.prefill_tokens or 1 for row in record.rows)
+        return costs.step_ms(tokens, record.load.context_tokens, len(record.rows))
 
     def describe(self) -> Mapping[str, Any]:
         silent = Counter({SILENCE.reason: self._silent_rows})
@@ -200,12 +210,16 @@ class AdaptivePolicy:
             "max_draft_len": self._settings.max_draft_len,
             "cost": self._start.describe() if self._costs is None else self._costs.describe(),
             **self._beliefs.describe(),
-            "cliff": self._cliffs(),
+            "cliff": [] if self._costs is None else self._cliffs(self._costs),
             "aim": self._aim.describe(),
             "guard": self._guard.describe(),
             "gain_predicted": round(self._gain, 4),
             "reasons": {str(reason): count for reason, count in (self._reasons.copy() + silent).items()},
         }
+
+    def _cliffs(self, costs: StepCosts) -> list[dict[str, Any]]:
+        believed = [e for e in self._beliefs.acceptance.describe() if e["drafter"] in self._beliefs.free]
+        return cliffs(costs, believed, round(self._context_tokens), self._settings.draft_len)
 
     def _bound(self, step: Step, choices: Sequence[Choice]) -> Yardstick | None:
         """Fixed now, before anything is drawn, for drafts whose length may not know them."""
@@ -276,20 +290,6 @@ class AdaptivePolicy:
 
     def _predicted(self, step: Step, ms: float) -> float:
         return ms + step.costs.free_draft_ms(step.sequences)
-
-    def _cliffs(self) -> list[dict[str, Any]]:
-        """Of every class and free drafter that something is known of."""
-        if self._costs is None:
-            return []
-        context, names = round(self._context_tokens), ("tenant", "class", "drafter")
-        return [
-            {
-                **{name: entry[name] for name in names},
-                **cliff(self._costs, np.array(entry["survival"]), context, self._settings.draft_len),
-            }
-            for entry in self._beliefs.acceptance.describe()
-            if entry["drafter"] in self._beliefs.free
-        ]
 
 
 def _why_undrafted(plan: Plan, drafted: Sequence[int]) -> tuple[Reason, ...]:

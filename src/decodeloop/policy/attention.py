@@ -3,12 +3,14 @@
 Asking takes time whatever is said: looking up, deciding, learning. Where that buys too little, a sequence is asked at
 every 2nd, 4th, .. step only; a draft worth verifying wakes it. Resting sequences are asked in the same steps, so that
 the others are plain from end to end. Of a class that hardly ever pays, one sequence in SCOUTS is asked in its first
-LATE steps: reading a prompt is most of what asking costs. What pays depends on how many sequences share a step, so all
-is learned apart for every octave of them.
+LATE steps: reading a prompt is most of what asking costs. What pays depends on how many sequences share a step, and on
+whether most are of a kind: who drafts among others may slow them but little. So all is learned apart for every octave
+of sequences and for classes among their own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -96,6 +98,9 @@ class _Class:
         return RESTS[sum(self.paid < enough for enough in (PAYS, PAYS_LESS, HARDLY))]
 
 
+Kind = tuple[str, RequestClass]  # organization, class
+
+
 @dataclass(slots=True)
 class _Rest:
     """A sequence is asked in step `due`, then at every `period`-th. in_vain: askings since something was verified."""
@@ -111,10 +116,10 @@ class _Octave:
     """What was learned in steps of about as many sequences."""
 
     costs: _Costs
-    classes: dict[tuple[str, RequestClass], _Class] = field(default_factory=dict)
+    classes: dict[tuple[Kind, bool], _Class] = field(default_factory=dict)
 
-    def class_of(self, sequence: Running) -> _Class:
-        key = sequence.organization, sequence.request.request_class
+    def class_of(self, kind: Kind, *, among_its_own: bool) -> _Class:
+        key = kind, among_its_own
         found = self.classes.get(key)
         if found is None:
             if len(self.classes) >= MAX_CLASSES:
@@ -130,6 +135,7 @@ class Attention:
         self._now, self._octave = 0, 0
         self._seen: Sequence[Running] = ()  # in the last step
         self._next_due = 0  # of those: the step before which nobody is
+        self._most: Kind | None = None  # the kind of half of them or more
         self._rests: dict[int, _Rest] = {}  # by sequence
         self._octaves: dict[int, _Octave] = {}
 
@@ -139,6 +145,8 @@ class Attention:
         if self._now < self._next_due and tuple(sequences) == self._seen:
             return []
         self._seen = tuple(sequences)
+        kind, count = Counter(map(_kind, sequences)).most_common(1)[0] if sequences else (None, 0)
+        self._most = kind if 2 * count >= len(sequences) else None
         self._octave = max(len(sequences) - 1, 0).bit_length()
         if self._octave not in self._octaves:
             self._octaves[self._octave] = _Octave(_Costs(SEQUENCE_MS + STEP_MS / max(len(sequences), 1)))
@@ -148,7 +156,7 @@ class Attention:
         for i, sequence in enumerate(sequences):
             rest = rests.get(sequence.id)
             if rest is None or rest.octave != here:
-                rest = rests[sequence.id] = self._octaves[here].class_of(sequence).begin(now, here)
+                rest = rests[sequence.id] = self._class_of(sequence).begin(now, here)
             if sequence.request.speculation.mode is SpeculationMode.OFF:
                 continue
             if now >= rest.due:
@@ -160,7 +168,7 @@ class Attention:
         """The sequence was asked for. heeded: whether anything of its draft was verified. gain_ms: what that is
         expected to save over plain decoding; None: enough."""
         octave, rest = self._octaves[self._octave], self._rests[sequence.id]
-        own = octave.class_of(sequence)
+        own = self._class_of(sequence)
         if not heeded:
             own.add(0.0)
             rest.in_vain += 1
@@ -178,6 +186,14 @@ class Attention:
     def finish(self, sequence: Running) -> None:
         self._rests.pop(sequence.id, None)
         self._seen = ()
+
+    def _class_of(self, sequence: Running) -> _Class:
+        kind = _kind(sequence)
+        return self._octaves[self._octave].class_of(kind, among_its_own=kind == self._most)
+
+
+def _kind(sequence: Running) -> Kind:
+    return sequence.organization, sequence.request.request_class
 
 
 def _next(now: int, period: int) -> int:

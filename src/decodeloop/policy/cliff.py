@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,17 @@ def cliff(costs: StepCosts, survival: FloatArray, context_tokens: int, draft_len
         "adaptive": {"gain": _rounded(adaptive), "ends_between": _ends(adaptive)},
         "fixed": {"draft_len": draft_len, "gain": _rounded(fixed), "ends_between": _ends(fixed)},
     }
+
+
+def cliffs(
+    costs: StepCosts, believed: Sequence[Mapping[str, Any]], context_tokens: int, draft_len: int
+) -> list[dict[str, Any]]:
+    """Of every tenant, class and drafter that something is believed of: its names and its `survival`."""
+    names = ("tenant", "class", "drafter")
+    return [
+        {**{n: entry[n] for n in names}, **cliff(costs, np.array(entry["survival"]), context_tokens, draft_len)}
+        for entry in believed
+    ]
 
 
 def _ends(gains: dict[int, float]) -> list[int | None]:

@@ -87,15 +87,18 @@ class Tracks:
             self._tracks.move_to_end(key)
         return track
 
-    def credit(
-        self, record: StepRecord, tracks: Sequence[Track], slowness: float, budget: float, *, spared: int = 0
-    ) -> None:
+    def spare(self, tracks: Sequence[Track], tokens: float) -> None:
+        """Book plain steps, in which each might have lost `tokens` in all to the others, and has not."""
+        for track in tracks:
+            track.credit += max(min(tokens, MOST_SLACK - track.credit), 0.0)
+
+    def credit(self, record: StepRecord, tracks: Sequence[Track], slowness: float, budget: float) -> None:
         """Book a step that took `slowness` times a plain one. tracks: of the record's rows. budget: the share of plain
-        speed that a request may lose. spared: plain steps before it, not booked yet."""
+        speed that a request may lose."""
         for row, track in zip(record.rows, tracks, strict=True):
             if row.emitted + row.discarded and not row.prefill_tokens:
                 credit = track.credit + row.accepted + 1 - slowness
-                credit += min(budget * (slowness + spared), max(MOST_SLACK - credit, 0.0))
+                credit += min(budget * slowness, max(MOST_SLACK - credit, 0.0))
                 track.credit = min(max(credit, LEAST_CREDIT), MOST_CREDIT)
                 key = row.tenant, row.request_class
                 if key not in self._typical and len(self._typical) >= MAX_CLASSES:
