@@ -6,7 +6,7 @@ decode tokens a second while the load is held: requests follow each other, promp
 turn is a number of tokens.
 Every arm decodes the same answers (the engine is lossless), which were decoded plainly beforehand to see where they
 begin to loop; there they end, so that no loop flatters a copying drafter. --loops leaves the loops in. Before the first
-block arms that learn serve each mix for some seconds that are not counted.
+block arms that learn serve each cell for a second or two that are not counted.
 
 --run FILE keeps what was measured and goes on where it stopped; --minutes ends early with what there is. The last line
 is JSON: worst, best, geomean, inconclusive, and what else the blocks say.
@@ -45,7 +45,7 @@ WEIGHTS = {
 }
 LOADS = (1, 2, 4, 8, 16, 32)
 TURN_TOKENS = {1: 192, 2: 96, 4: 64, 8: 40, 16: 32, 32: 24}  # of each of the requests that run at once
-WARM_LOAD, WARM_TOKENS = 4, 600  # of each mix, once
+WARM_TOKENS = 800  # of each cell, once
 FIXED = ("fixed 2", "fixed 4", "fixed 8")
 ARMS = ("off", *FIXED, "reference", "adaptive")
 
@@ -126,14 +126,14 @@ class Measuring:
         return conclude(self.found, ours=plan.arms[-1], fixed=fixed, weights=WEIGHTS)
 
     def warm(self, plan: Plan) -> None:
-        load = min(WARM_LOAD, max(cell.load for cell in plan.cells))
-        for mix in dict.fromkeys(cell.mix for cell in plan.cells):
-            tell(f"warming up: {mix}", self._started_s)
+        """Whoever learns serves every cell for a while that is not counted: what a cell has taught, it has taught."""
+        for cell in plan.cells:
+            tell(f"warming up: {cell}", self._started_s)
             for arm in plan.arms:
                 if arm == "off" or arm in FIXED:
                     continue
-                stream = self._workload.stream(Cell(load, mix), 0)
-                self._arms.loops[arm].serve(stream, load, lambda served: served.tokens >= WARM_TOKENS)
+                stream = self._workload.stream(cell, 0)
+                self._arms.loops[arm].serve(stream, cell.load, lambda served: served.tokens >= WARM_TOKENS)
 
     def _serve(self, cell: Cell, arms: Sequence[str], turn: int) -> dict[str, Measurement]:
         quota = cell.load * TURN_TOKENS.get(cell.load, 24)
