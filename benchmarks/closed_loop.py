@@ -259,5 +259,6 @@ class Arms:
 
     def _observe(self, record: StepRecord) -> None:
         for loop in self.loops.values():
-            if loop.observer is not None:
-                loop.observer(record)
+            observer = loop.observer  # another thread takes it away
+            if observer is not None:
+                observer(record)

@@ -73,6 +73,7 @@ def measure(checkpoint: Checkpoint, spec: str, arguments: argparse.Namespace) ->
         max_sequences=arguments.at_once,
         drafters=(name,),
         drafter_options={name: {"model": model}} if model else {},
+        policy="fixed",
         draft_len=arguments.draft_len,
     )
     records: list[StepRecord] = []

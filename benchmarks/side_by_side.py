@@ -98,7 +98,9 @@ class SideBySide:
         first = self._running.loop
         first.observer = self._observe
         first.engine.worker.call(partial(self._go_on, self._running))
-        self._over.wait()
+        while not self._over.wait(1.0):
+            if any(lane.refused is not None for lane in self._lanes.values()):
+                break
         first.observer = None
         for name, lane in self._lanes.items():
             lane.loop.drop(lane.jobs)

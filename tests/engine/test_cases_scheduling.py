@@ -252,3 +252,14 @@ def test_a_draft_block_can_be_empty():
     assert DraftBlock(()).lens == ()
     rig = Rig({"scripted": ScriptedDrafter([[], [1], []])}, policy="fixed")
     assert rig.generate(PROMPT).token_ids == Rig().generate(PROMPT).token_ids
+
+
+def test_a_policy_is_told_what_a_step_reads_and_not_what_is_still_to_be_read():
+    rig = Rig(ngram(), policy="fixed", draft_len=2, prefill_chunk=8, max_context=256)
+    rig.submit(PROMPT, max_tokens=40)
+    rig.step()
+    rig.submit([1 + i % 50 for i in range(118)], max_tokens=4)
+    rig.run()
+    read = [sum(row.prefill_tokens for row in record.rows) for record in rig.records]
+    assert max(read[1:]) == 8
+    assert [record.load.prefill_tokens for record in rig.records] == read

@@ -165,3 +165,11 @@ def test_drafts_verified_for_the_sake_of_an_objective_are_said_to_have_been_wort
     verified = [gain for length, gain in gains if length]
     assert verified
     assert all(gain > 0.0 for gain in verified)
+
+
+def test_choices_of_a_request_share_an_answer_that_is_late_by_what_they_are():
+    aim = Interactive(AdaptiveOptions())
+    aim.meet([asking("r"), asking("r")])
+    for step in range(20):
+        aim.follow(took(2 * TPOT_MS, "r", "r", at_ms=2 * TPOT_MS * step))
+    assert aim.describe()["infeasible"] == 1

@@ -26,7 +26,7 @@ MaxContext = Annotated[int | None, typer.Option(help="Longest prompt plus answer
 MaxSequences = Annotated[int | None, typer.Option(help="Sequences that decode at once.")]
 KvMemory = Annotated[int | None, typer.Option("--kv-memory-mb", help="For the target's KV cache.")]
 
-OF_FIXED_LENGTH = ("fixed", "reference")
+WITHOUT_LENGTH = ("off", "adaptive", "throughput", "interactive")
 
 
 def engine_settings(base: EngineSettings, params: Mapping[str, Any]) -> EngineSettings:
@@ -46,9 +46,7 @@ def engine_settings(base: EngineSettings, params: Mapping[str, Any]) -> EngineSe
         changes["drafters"] = listed if "draft_model" in listed else ("draft_model", *listed)
     if "draft_len" in changes:
         policy = changes.get("policy", base.policy)
-        if policy not in OF_FIXED_LENGTH:
-            raise ValueError(
-                f"draft_len is for the policies {' and '.join(OF_FIXED_LENGTH)}: {policy} chooses it at every step"
-            )
+        if policy in WITHOUT_LENGTH:
+            raise ValueError(f"draft_len has no effect on the policy {policy}: it is for fixed and reference")
         changes["max_draft_len"] = max(changes["draft_len"], base.max_draft_len)
     return replace(base, **changes)

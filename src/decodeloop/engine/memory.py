@@ -55,5 +55,6 @@ def plan_memory(info: RunnerInfo, settings: EngineSettings, available_bytes: int
             f"{info.weight_bytes // MIB} MiB of weights; lower kv_memory_mb"
         )
     lookahead = settings.max_sequences * settings.max_draft_len * info.kv_block_bytes // info.block_tokens
-    spare = min(settings.max_sequences * -(-settings.max_draft_len // info.block_tokens), int(MOST_SPARE * blocks))
+    drafts = settings.max_sequences if settings.drafters else 0
+    spare = min(drafts * -(-settings.max_draft_len // info.block_tokens), int(MOST_SPARE * blocks))
     return MemoryPlan(info.weight_bytes, blocks, kv_bytes, context, min(lookahead, kv_bytes), available_bytes, spare)

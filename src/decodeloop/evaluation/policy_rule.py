@@ -78,6 +78,7 @@ class PolicyRule:
             sample_ms=0.0,
             overhead_ms=0.0,
             step_ms=outcome.step_ms,
+            predicted_ms=self._decision.expected_ms,
             rows=rows if not batch.prefill else (*rows, self._prompt(batch.prefill)),
         )
         self._policy.observe(record)

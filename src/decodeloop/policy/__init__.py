@@ -12,8 +12,9 @@ from decodeloop.types import Decision, DecodeRequest, Knowledge, Load, Plan, Sco
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """draft_len: what `fixed` drafts; max_draft_len: the most any policy drafts; drafter: preferred (None: first).
+    """draft_len: what `fixed` and `reference` draft; max_draft_len: the most any policy drafts.
 
+    drafter: preferred (None: first).
     verifier_admits: the most that verify lengths may know of a sampled draft (the verifier's `admits`).
     may_hold: whether the host can let a request sit a step out (Plan.held).
     options: the operator's, checked by the policy.

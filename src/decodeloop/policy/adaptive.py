@@ -45,7 +45,7 @@ from decodeloop.types import (
 STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked anew
 STALENESS_STEPS = 16  # after which that is looked at again
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
-LEARN_EVERY, WARM_STEPS = 8, 512  # steps: learned from together; after which what every other one says is enough
+LEARN_EVERY = 8  # steps
 PLAIN_TEACHES, FIRST_STEPS = 32, 64  # one in so many plain steps is learned from, after the first
 WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
 TYPICAL_CONTEXT = 256  # of the cliff's batches, until some were seen
@@ -84,7 +84,7 @@ class AdaptivePolicy:
         self._paid = PaidDrafting(self._beliefs)
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
-        self._silent_rows = self._spared_steps = 0  # of steps that were not looked at; such, not booked yet
+        self._silent_rows = 0  # of steps that were not looked at
         self._unread: list[StepRecord] = []
         self._seen = 0
         self._all_free = False  # of the last step's drafters
@@ -103,8 +103,7 @@ class AdaptivePolicy:
             self._quiet_ms = self._plain_ms(self._costs, load, len(requests))
             return silent_plan(len(requests))
         tracks = self._beliefs.tracks.of(requests)
-        self._beliefs.tracks.spare(tracks, min(self._guard.interference(), 1.0) * self._spared_steps)
-        self._spared_steps = 0
+        self._beliefs.tracks.spare(tracks, min(self._guard.interference(), 1.0))
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
         choices, drafts = chosen.choices, chosen.drafts
@@ -154,15 +153,15 @@ class AdaptivePolicy:
         self._aim.follow(record)
         if self._seen % PLAIN_TEACHES and self._is_uneventful(record):
             self._silent_rows += len(record.rows)
-            self._spared_steps += 1
+            self._beliefs.tracks.rest()
             return
         self._reasons.update(row.reason for row in record.rows)
         self._book(record)
         self._unread.append(record)
         if len(self._unread) >= min(LEARN_EVERY, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
-            for number, each in enumerate(unread):
-                self._learn(each, wholly=self._seen <= WARM_STEPS or number % 2 == 0)
+            for each in unread:
+                self._learn(each)
 
     def _is_uneventful(self, record: StepRecord) -> bool:
         """Nobody was even asked, nor read a prompt: like the last step and the next."""
@@ -170,17 +169,14 @@ class AdaptivePolicy:
             return False
         return not record.load.prefill_tokens and not any(row.shadow_match for row in record.rows)
 
-    def _learn(self, record: StepRecord, *, wholly: bool) -> None:
-        """wholly: of acceptance and of step times, too."""
+    def _learn(self, record: StepRecord) -> None:
         tracks = self._beliefs.tracks.of(record.rows)
         caught_up = self._beliefs.read(record, tracks)
-        if wholly or caught_up:
-            self._beliefs.observe(record, tracks)
+        self._beliefs.observe(record, tracks)
         if self._costs is None:
             self._costs = self._start.observe(record)
             return
-        if wholly or caught_up:
-            self._costs.observe(record, self._beliefs.free, caught_up)
+        self._costs.observe(record, self._beliefs.free, caught_up)
         self._aim.observe(record)
         if record.rows:
             own = record.load.context_tokens / len(record.rows)
@@ -193,7 +189,8 @@ class AdaptivePolicy:
         if self._costs is None or not record.rows or not math.isfinite(promised):
             return
         slowness = 1.0
-        if any(row.verify_len for row in record.rows):
+        free = self._beliefs.free
+        if any(row.verify_len or (row.draft_len and row.drafter not in free) for row in record.rows):
             ms = record.predicted_ms or record.step_ms  # a machine that is slow for a moment is nobody's fault
             slowness = max(ms / self._plainly_ms(self._costs, record), 1.0)
         self._beliefs.tracks.credit(record, self._beliefs.tracks.of(record.rows), slowness, promised)

@@ -117,7 +117,7 @@ class Watch:
         if plain_ms <= 0.0:
             return
         slowness = min(step_ms / plain_ms, SLOWEST)
-        if not any(part.verified or part.paid for part in classes.values()):
+        if classes and not any(part.verified or part.paid for part in classes.values()):
             self._tail = slowness + KEPT * (self._tail - slowness)
         slowness /= self._tail
         for key, part in classes.items():

@@ -127,16 +127,18 @@ class Interactive:
         """Who is late is a matter of single steps, and of the time between them: an answer's is counted from the end of
         one step that it was in to the end of the next."""
         until_s = self._until_s = record.at_s + record.step_ms / 1e3
-        late = []
+        told = []
         for row in record.rows:
             answer = self._answers.get((row.tenant, row.request_id))
             if answer is not None and not row.prefill_tokens and row.emitted + row.discarded:
                 since_s = record.at_s if answer.until_s is None else answer.until_s
                 answer.lag += 1e3 * (until_s - since_s) / answer.tpot_ms - row.emitted
-                answer.until_s = until_s
-                late.append(max(answer.lag, 0.0))
-        if late:
-            self._behind += MEMORY * (sum(late) / len(late) - self._behind)
+                told.append(answer)
+        for answer in told:  # once all rows are booked: the choices of a request share its answer
+            answer.until_s = until_s
+        if told:
+            late = sum(max(answer.lag, 0.0) for answer in told) / len(told)
+            self._behind += MEMORY * (late - self._behind)
 
     def observe(self, record: StepRecord) -> None:
         self._point.see(record)

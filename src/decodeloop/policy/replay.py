@@ -88,7 +88,16 @@ def replay(policy: Policy, records: Iterable[StepRecord], cost: CostModel, situa
         # No time was measured for these lengths: what the model says must not teach the policy's own costs.
         at_s = record.at_s + later_ms / 1e3
         policy.observe(
-            replace(record, at_s=at_s, load=load, rows=tuple(taken), step_ms=now, verify_ms=0.0, draft_ms=0.0)
+            replace(
+                record,
+                at_s=at_s,
+                load=load,
+                rows=tuple(taken),
+                step_ms=now,
+                predicted_ms=decision.expected_ms,
+                verify_ms=0.0,
+                draft_ms=0.0,
+            )
         )
         later_ms += now - record.step_ms
     return found

@@ -51,7 +51,7 @@ class Affinity:
 class Track:
     """One request."""
 
-    __slots__ = ("affinities", "credit", "drafter", "missed", "stays")
+    __slots__ = ("affinities", "credit", "drafter", "missed", "rested", "stays")
 
     def __init__(self) -> None:
         self.affinities: dict[str, Affinity] = {}  # by drafter
@@ -59,6 +59,7 @@ class Track:
         self.stays = 0
         self.missed: dict[str, int] = {}  # paid drafter -> tokens it has not read
         self.credit = 0.0  # tokens beyond what it was promised by now; may be a debt
+        self.rested = 0  # resting steps of all, up to which this one's are booked
 
 
 class Tracks:
@@ -69,6 +70,11 @@ class Tracks:
         self._capacity = capacity
         self._tracks: OrderedDict[tuple[str, str], Track] = OrderedDict()
         self._typical: dict[tuple[str, RequestClass], float] = {}
+        self._rested = 0
+
+    def rest(self) -> None:
+        """A step passed in which nobody was looked at."""
+        self._rested += 1
 
     def of(self, requests: Sequence[DecodeRequest | StepRow]) -> list[Track]:
         """Each request's track, begun now if it is new."""
@@ -81,15 +87,17 @@ class Tracks:
             if len(self._tracks) >= self._capacity:
                 self._tracks.popitem(last=False)
             track = self._tracks[key] = Track()
+            track.rested = self._rested
             typical = self._typical.get((request.tenant, request.request_class), FIRST_CREDIT)
             track.credit = typical if typical > MOST_SLACK else min(typical, 0.0)  # slack is the request's own
         else:
             self._tracks.move_to_end(key)
         return track
 
-    def spare(self, tracks: Sequence[Track], tokens: float) -> None:
-        """Book plain steps, in which each might have lost `tokens` in all to the others, and has not."""
+    def spare(self, tracks: Sequence[Track], budget: float) -> None:
+        """Book resting steps: in each of its own, a request might have lost `budget` tokens to the others."""
         for track in tracks:
+            tokens, track.rested = budget * (self._rested - track.rested), self._rested
             track.credit += max(min(tokens, MOST_SLACK - track.credit), 0.0)
 
     def credit(self, record: StepRecord, tracks: Sequence[Track], slowness: float, budget: float) -> None:
