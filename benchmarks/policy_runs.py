@@ -5,7 +5,8 @@ slowed      a drafter that is right nine times of ten becomes slow, then fast ag
 drifting    two classes swap their texts in mid-run, against a run in which they don't: calibration error of the
             drafter's own confidence, of sequential temperature scaling fitted before the swap, and of the policy;
             alarms. The drafts are those that the n-gram drafter makes at every position of the engine's answers; the
-            policy's steps are simulated on the measured step times, since alarms wait for thousands of labels.
+            policy's steps are simulated on the measured step times, with drafters that never rest, since alarms wait
+            for thousands of labels.
 objectives  half the requests have a TPOT objective that plain decoding misses and `interactive` at the end of its dial
             keeps: violations and throughput of `throughput` and `interactive`, in mirrored blocks.
 
@@ -34,6 +35,7 @@ from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.intake import Prepared
 from decodeloop.engine.settings import EngineSettings
 from decodeloop.evaluation.acceptance import Texts
+from decodeloop.evaluation.asking import Always
 from decodeloop.evaluation.counterfactual import Text, histories
 from decodeloop.evaluation.fleet import Limits
 from decodeloop.evaluation.policy_rule import PolicyRule
@@ -173,7 +175,7 @@ class PolicyRuns:
             fleet = Fleet(
                 replicas=1,
                 cost=cost,
-                rule=lambda deciding=deciding: PolicyRule(deciding, cost, max_draft_len=DEPTH),
+                rule=lambda deciding=deciding: PolicyRule(deciding, cost, max_draft_len=DEPTH, asking=Always()),
                 acceptance=known,
                 limits=Limits(16, 128, 512),
             )

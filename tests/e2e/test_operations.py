@@ -63,7 +63,7 @@ def test_a_full_disk_costs_records_and_nothing_else(tiny, tmp_path):
         recorder._path = Path("/dev/full")  # as when the disk behind the same name is full
         complete(served.url)
         recorder.flush()
-        assert metric(served.url, "decodeloop_engine_step_records_lost_total") > 10
+        assert metric(served.url, "decodeloop_engine_step_records_lost_total") > 0
         (warning,) = warnings(served.url)
         assert "No space left" in warning
         recorder._path = tmp_path / "steps.jsonl"

@@ -25,6 +25,16 @@ class _Running:
     request: _Request
 
 
+class Always:
+    """Every sequence is asked in every step, as by hosts that know no rest."""
+
+    def due(self, requests: Sequence[Served]) -> Sequence[int]:
+        return range(len(requests))
+
+    def heed(self, decision: Decision) -> None:
+        """Nothing comes of it."""
+
+
 class Asking:
     """What deciding takes isn't simulated, so asking is taken to cost what it is taken to cost before it's measured."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from decodeloop.evaluation.acceptance import CLASSES
-from decodeloop.evaluation.asking import Asking
+from decodeloop.evaluation.asking import Always, Asking
 from decodeloop.evaluation.fleet import Batch, Decided, Outcome
 from decodeloop.evaluation.rules import DRAFTER, draft_ms, free_ms
 from decodeloop.policy import Policy
@@ -40,23 +40,25 @@ class PolicyRule:
         max_draft_len: int,
         paid: bool = False,
         tpot_ms: float | None = None,
+        asking: Asking | Always | None = None,
     ) -> None:
+        """asking: who is asked in a step; None: whom our engine would ask."""
         self._policy, self._cost, self._most = policy, cost, max_draft_len
         self._drafter, self._free, self._slo = DRAFTER if paid else FREE_DRAFTER, not paid, Slo(tpot_ms=tpot_ms)
-        self._asking = Asking(TENANT) if self._free and policy.learns else None
+        ours = Asking(TENANT) if self._free and policy.learns else Always()
+        self._asking = ours if asking is None else asking
         self._asked: Sequence[int] = ()
         self._step, self._now_s = 0, 0.0
         self._plan = Plan((), (), ())
         self._decision = Decision((), ())
 
     def decide(self, batch: Batch) -> Decided:
-        self._asked = range(len(batch.requests)) if self._asking is None else self._asking.due(batch.requests)
+        self._asked = self._asking.due(batch.requests)
         self._plan = self._policy.plan(self._load(batch), self._requests(batch))
         drafted = np.minimum(np.array(self._plan.draft_lens, dtype=np.int64), batch.drafts.offered)
         said = tuple(batch.drafts.confidence[i, :n] for i, n in enumerate(drafted.tolist()))
         self._decision = self._policy.allocate(self._plan, Scores(said, Knowledge.PREFIX))
-        if self._asking is not None:
-            self._asking.heed(self._decision)
+        self._asking.heed(self._decision)
         return Decided(np.array(self._decision.verify_lens, dtype=np.int64), self._drafting_ms(batch))
 
     def _drafting_ms(self, batch: Batch) -> float:
