@@ -12,7 +12,7 @@ from closed_loop import Arms
 
 from decodeloop.engine.intake import Intake, Prepared
 from decodeloop.evaluation.cliff import MIXED, Cell
-from decodeloop.evaluation.workload import Prompt
+from decodeloop.evaluation.workload import Prompt, loop_at
 from decodeloop.types import ChatPrompt, Request, RequestClass, SamplingParams
 
 PROMPTS = Path(__file__).parent / "data" / "classes.jsonl"
@@ -42,17 +42,6 @@ class Script:
         return f"{self.prompt.id}/{self.seed}"
 
 
-def loop_at(tokens: Sequence[int]) -> int | None:
-    """Where the first run of LOOP tokens that has occurred before begins."""
-    seen: set[tuple[int, ...]] = set()
-    for i in range(len(tokens) - LOOP + 1):
-        run = tuple(tokens[i : i + LOOP])
-        if run in seen:
-            return i
-        seen.add(run)
-    return None
-
-
 class Workload:
     """Scripts per class, prepared once for all arms."""
 
@@ -78,7 +67,7 @@ class Workload:
         self._prepared.clear()
         for script in drafts:
             said, name = answers[script.name], str(script.prompt.request_class)
-            start = loop_at(said)
+            start = loop_at(said, LOOP)
             self.looping.setdefault(name, []).append(start is not None)
             tokens = start + LOOP if start is not None and cut_loops else len(said)
             if tokens >= LEAST_TOKENS:

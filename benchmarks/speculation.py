@@ -26,11 +26,11 @@ from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.memory import MemoryPlan
 from decodeloop.engine.profile import measure as cost_surface
 from decodeloop.engine.settings import EngineSettings
+from decodeloop.evaluation.workload import repeated
 from decodeloop.speculation.forward import Runner
 from decodeloop.types import ChatPrompt, CostModel, Identity, Request, SamplingParams, Speculation, SpeculationMode
 
 PROMPTS = Path(__file__).parent / "data" / "prompts.jsonl"
-LOOP = 12  # a text that repeats so many tokens is looping
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,6 @@ def arms(draft_lens: list[int], drafters: list[str]) -> list[Arm]:
         for k in draft_lens
     ]
     return [Arm("plain", Speculation(SpeculationMode.OFF)), *forced, Arm("adaptive", Speculation())]
-
-
-def loops(tokens: list[int]) -> bool:
-    seen = set()
-    for i in range(len(tokens) - LOOP + 1):
-        gram = tuple(tokens[i : i + LOOP])
-        if gram in seen:
-            return True
-        seen.add(gram)
-    return False
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -144,7 +134,7 @@ def measure(engine, group: str, prompts: list[dict], chosen: list[Arm], tokens: 
             decode_s = (report.draft_ms + report.verify_ms + report.sample_ms + report.overhead_ms) / 1e3
             speeds[arm.name].append((answer.usage.completion - 1) / decode_s if answer.usage.completion > 1 else 0.0)
             answers[arm.name] = answer.token_ids[0]
-        looping += loops(answers["plain"])
+        looping += repeated(answers["plain"])
         for name, said in answers.items():
             unequal[name] += said != answers["plain"]
     plain = speeds["plain"]

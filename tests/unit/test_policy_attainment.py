@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodeloop.policy.attainment import MAX_CLASSES, MOST, STEP, Presumptions
+from decodeloop.policy.attainment import MOST, STEP, Presumptions
+from decodeloop.policy.bounded import MAX_CLASSES
 from decodeloop.policy.options import read_options
 from decodeloop.types import RequestClass
 

@@ -87,12 +87,8 @@ class Proposers:
 
     def heed(self, spoken: Spoken, sequences: Sequence[EngineSequence], decision: Decision) -> None:
         """What was verified in the end of those that were asked: drafters with nothing to verify for a while rest."""
-        if not spoken.asked:
-            return
-        lens, gain_ms = decision.verify_lens, decision.gain_ms
-        share_ms = None if gain_ms is None else gain_ms / max(sum(length > 0 for length in lens), 1)
-        for i in spoken.asked:
-            self._attention.learn(sequences[i], heeded=lens[i] > 0, gain_ms=share_ms)
+        if spoken.asked:
+            self._attention.heed(sequences, spoken.asked, decision)
 
     def took(self, spoken: Spoken, decision: Decision, ms: float) -> None:
         """Drafting and overhead of a step without prompts."""

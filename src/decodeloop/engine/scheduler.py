@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from decodeloop.engine.commit import Committed, close, commit
@@ -71,7 +71,8 @@ class Scheduler:
         sequence.queued_s = now_s
         self.waiting.appendleft(sequence)
 
-    def load(self, now_s: float) -> Load:
+    def load(self, now_s: float, chunks: Iterable[Chunked] = ()) -> Load:
+        """chunks: of prompts, read in the step that begins."""
         oldest_s = min((s.queued_s for s in self.waiting), default=now_s)
         return Load(
             running=len(self.running),
@@ -79,7 +80,7 @@ class Scheduler:
             context_tokens=sum(s.computed for s in self.running),
             kv_free_fraction=self.cache.free_fraction,
             oldest_wait_ms=1e3 * (now_s - oldest_s),
-            prefill_tokens=sum(s.pending for s in self.running if s.pending > 1),
+            prefill_tokens=sum(chunk.tokens for chunk in chunks),
         )
 
     def next_turn(self, now_s: float) -> Turn:

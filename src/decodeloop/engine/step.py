@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from decodeloop.engine.batching import Packed, pack
 from decodeloop.engine.judging import Judging
@@ -68,8 +68,7 @@ class Engine:
         turn = self.scheduler.next_turn(laps.started_s)
         if not turn.decoding and not turn.chunks:
             return Outcome(tuple(late))
-        reading = sum(chunk.tokens for chunk in turn.chunks)  # now, of what is pending
-        load = replace(self.scheduler.load(laps.started_s), prefill_tokens=reading)
+        load = self.scheduler.load(laps.started_s, turn.chunks)
         laps.lap("overhead")
         spoken = self.proposers.speak(turn.decoding)
         laps.lap("draft")

@@ -55,11 +55,7 @@ class Asking:
 
     def heed(self, decision: Decision) -> None:
         """What came of asking."""
-        lens, gain_ms = decision.verify_lens, decision.gain_ms
-        share_ms = None if gain_ms is None else gain_ms / max(sum(length > 0 for length in lens), 1)
-        running = list(self._running.values())
-        for i in self._asked:
-            self._attention.learn(running[i], heeded=lens[i] > 0, gain_ms=share_ms)
+        self._attention.heed(list(self._running.values()), self._asked, decision)
 
     def _opened(self, request: Served) -> _Running:
         return _Running(request.number, self._organization, _Request(request.arrival.request_class))

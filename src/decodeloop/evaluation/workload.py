@@ -109,13 +109,18 @@ def scaled(arrivals: Sequence[Arrival], factor: float) -> list[Arrival]:
 
 def repeated(text_tokens: Sequence[int], length: int = 12) -> bool:
     """Whether a text loops: some run of `length` tokens occurs twice. Loops flatter every drafter that copies."""
+    return loop_at(text_tokens, length) is not None
+
+
+def loop_at(text_tokens: Sequence[int], length: int = 12) -> int | None:
+    """Where the first run of `length` tokens that has occurred before begins."""
     seen = set()
     for i in range(len(text_tokens) - length + 1):
         run = tuple(text_tokens[i : i + length])
         if run in seen:
-            return True
+            return i
         seen.add(run)
-    return False
+    return None
 
 
 def _from_zero(rows: Iterator[tuple[float, int, int]]) -> list[Arrival]:

@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from decodeloop.policy.bounded import make_room
 from decodeloop.types import RequestClass
 
 STEP = 2.0  # tokens
 MOST = 16.0  # tokens, either way
 MEMORY = 0.01  # an answer's weight in the reported share, at least
-MAX_CLASSES = 1024
 
 Key = tuple[str, RequestClass]  # tenant, class
 
@@ -47,8 +47,7 @@ class Presumptions:
         return 0.0 if known is None else known.tokens
 
     def ended(self, key: Key, *, late: bool) -> None:
-        if key not in self._classes and len(self._classes) >= MAX_CLASSES:
-            del self._classes[next(iter(self._classes))]
+        make_room(self._classes, key)
         own = self._classes.setdefault(key, _Class())
         moved = own.tokens + STEP * (float(late) - self._late_share)
         own.tokens = min(max(moved, -self._most), self._most)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from decodeloop.types import RequestClass, Speculation, SpeculationMode
+from decodeloop.policy.bounded import make_room
+from decodeloop.types import Decision, RequestClass, Speculation, SpeculationMode
 
 RESTS = (4, 8, 16, 32)  # steps, at most, of a class that PAYS, PAYS_LESS, pays HARDLY, less; powers of two
 PATIENT, HURRIED = 8, 2  # askings in vain before a rest, of a class that PAYS and of others
@@ -24,7 +25,6 @@ MOST_PAID = 20.0  # a single one counts for no more
 UNKNOWN, UNKNOWN_WEIGHT = 2.0, 4.0  # what asking is taken to bring in a class that nobody knows; askings that is worth
 MEMORY = 128.0  # askings
 SCOUTS, LATE = 8, 256
-MAX_CLASSES = 1024
 STEP_MS, SEQUENCE_MS = 0.25, 0.05  # what asking is taken to cost, a step and a sequence, until it was measured
 KEPT, OUTLYING = 0.95, 4.0  # of the measured costs, a step; times what was expected: a reading says no more than that
 
@@ -122,8 +122,7 @@ class _Octave:
         key = kind, among_its_own
         found = self.classes.get(key)
         if found is None:
-            if len(self.classes) >= MAX_CLASSES:
-                del self.classes[next(iter(self.classes))]
+            make_room(self.classes, key)
             found = self.classes[key] = _Class()
         return found
 
@@ -163,6 +162,13 @@ class Attention:
                 due.append(i)
             self._next_due = min(self._next_due, max(rest.due, now + 1))
         return due
+
+    def heed(self, sequences: Sequence[Running], asked: Sequence[int], decision: Decision) -> None:
+        """What was verified in the end of those that were asked. asked: indices of `sequences`."""
+        lens, gain_ms = decision.verify_lens, decision.gain_ms
+        share_ms = None if gain_ms is None else gain_ms / max(sum(length > 0 for length in lens), 1)
+        for i in asked:
+            self.learn(sequences[i], heeded=lens[i] > 0, gain_ms=share_ms)
 
     def learn(self, sequence: Running, *, heeded: bool, gain_ms: float | None) -> None:
         """The sequence was asked for. heeded: whether anything of its draft was verified. gain_ms: what that is

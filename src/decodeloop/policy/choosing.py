@@ -164,12 +164,10 @@ class Choosing:
         return self._worths[key] / step.heaviest
 
     def _pick(self, step: Step, row: int, rewards: dict[str, float], silent: Sequence[str]) -> str:
-        """The best of those heard, unless there are others: then by Hedge, which those not heard enter by their record.
+        """By Hedge among those heard and those not, who enter it by their record.
 
         A drafter that nobody can hear beforehand stays with a request for a few steps.
         """
-        if not silent:
-            return max(rewards, key=lambda name: rewards[name])
         if len(silent) == 1 and not rewards:
             return silent[0]
         request, track = step.requests[row], step.tracks[row]

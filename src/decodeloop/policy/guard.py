@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from decodeloop.policy.bounded import make_room
 from decodeloop.types import RequestClass, StepRecord
 
 Key = tuple[str, RequestClass]  # tenant, class
@@ -27,7 +28,6 @@ TOLERATED = 0.005  # of plain speed, before a loss counts
 SURE, TRIAL_SURE = 2.0, 2.0  # standard errors of a loss
 LEAST_STEPS, LEAST_TRIAL, TRIAL_STEPS = 16, 6, 24
 FIRST_PAUSE, LONGEST_PAUSE = 64, 8192  # steps
-MAX_CLASSES = 1024
 
 
 class Stand(Enum):
@@ -125,8 +125,7 @@ class Watch:
 
     def account(self, key: Key) -> Account:
         if key not in self.accounts:
-            if len(self.accounts) >= MAX_CLASSES:
-                del self.accounts[next(iter(self.accounts))]
+            make_room(self.accounts, key)
             self.accounts[key] = Account()
         return self.accounts[key]
 
@@ -235,8 +234,7 @@ class PlainGuard:
 
     def _standing(self, key: Key) -> _Standing:
         if key not in self._standings:
-            if len(self._standings) >= MAX_CLASSES:
-                del self._standings[next(iter(self._standings))]
+            make_room(self._standings, key)
             self._standings[key] = _Standing(Account())
         return self._standings[key]
 

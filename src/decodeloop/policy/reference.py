@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decodeloop.policy import PolicySettings
+from decodeloop.policy.bounded import make_room
 from decodeloop.policy.fixed import verify_all
 from decodeloop.policy.overrides import Choice, choose, override, plan_of
 from decodeloop.types import (
@@ -35,7 +36,6 @@ PREDICTABLE = frozenset(
 )
 MEMORY = 1.0 / 64  # a draft's weight in the recent acceptance
 RETRY = 1.0 / 2048  # a plain step's pull of it back towards 1: a class is not off for ever
-MAX_CLASSES = 1024
 
 
 class ReferencePolicy:
@@ -83,8 +83,7 @@ class ReferencePolicy:
                 recent += MEMORY * (row.accepted / row.verify_len - recent)
             else:
                 recent += RETRY * (1.0 - recent)
-            if key not in self._acceptance and len(self._acceptance) >= MAX_CLASSES:
-                del self._acceptance[next(iter(self._acceptance))]
+            make_room(self._acceptance, key)
             self._acceptance[key] = recent
 
     def describe(self) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from decodeloop.policy.bounded import make_room
 from decodeloop.types import DecodeRequest, RequestClass, StepRecord, StepRow
 
 CAPACITY = 4096  # requests; the least recently seen is forgotten first
@@ -16,7 +17,6 @@ LEAST_CREDIT, MOST_CREDIT = -4.0, 8.0  # tokens
 FIRST_CREDIT = 0.0  # tokens, of a class that nobody knows
 MOST_SLACK = 1.0  # tokens of credit that come of not having been slowed as far as is allowed, not of a gain
 TYPICAL_KEPT = 1.0 - 1.0 / 256.0  # of a class's typical credit, a step of one request
-MAX_CLASSES = 1024
 
 
 class Affinity:
@@ -109,7 +109,6 @@ class Tracks:
                 credit += min(budget * slowness, max(MOST_SLACK - credit, 0.0))
                 track.credit = min(max(credit, LEAST_CREDIT), MOST_CREDIT)
                 key = row.tenant, row.request_class
-                if key not in self._typical and len(self._typical) >= MAX_CLASSES:
-                    del self._typical[next(iter(self._typical))]
+                make_room(self._typical, key)
                 typical = self._typical.get(key, FIRST_CREDIT)
                 self._typical[key] = track.credit + TYPICAL_KEPT * (typical - track.credit)
