@@ -254,6 +254,17 @@ def test_nonnegative_least_squares_meets_its_optimality_conditions(seed):
     assert np.all(np.abs(gradient[x > 0]) <= 1e-8)
 
 
+def test_reading_that_took_less_than_expected_does_not_make_drafting_cheap():
+    """Left out for long, a drafter has much to read; nobody knows beforehand that reading costs it nothing."""
+    surface = CostSurface([CostSample(1, 0, 1, 5.0)], [DraftSample("small", depth, 1, 8.0 * depth) for depth in (1, 4)])
+    for step in (600, 1200, 1800):
+        probe = record(step, verify_len=2, drafter="small", draft_ms=16.0)
+        observe(surface, probe, catch_up={"small": 200})
+        assert surface.draft_ms("small", 2, 1) == pytest.approx(16.0, rel=0.05)
+        assert surface.draft_ms("small", 7, 1) == pytest.approx(56.0, rel=0.1)
+    assert surface.catch_up_ms("small", 200) < 1.0
+
+
 def test_what_deciding_on_drafts_takes_is_charged_to_the_steps_that_verify_some():
     surface = CostSurface(measure())
     guessed = surface.speculating_ms(1)

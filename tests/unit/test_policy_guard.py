@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from decodeloop.policy.guard import LOST_SHARE, PlainGuard, Stand, Watch
+from decodeloop.policy.guard import PlainGuard, Stand, Watch
+from decodeloop.policy.lost_time import LOST_SHARE
 from decodeloop.types import Load, Reason, RequestClass, StepRecord, StepRow
 
 COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
@@ -154,16 +155,15 @@ def test_one_noisy_step_is_no_verdict():
     assert stand(guard) is Stand.ON
 
 
-def test_probes_cost_a_hundredth():
+def test_time_pays_for_probes_in_resting_steps_too():
     guard = PlainGuard(0.05)
-    assert not guard.affords(0.1)
-    for _ in range(100):
+    assert guard.affords_probe()
+    guard.spend(5.95)
+    for _ in range(30):
+        assert not guard.affords_probe()
         step(guard, [row(COPY)], PLAIN_MS)
-    assert guard.affords(9.9)
-    assert not guard.affords(10.1)
-    guard.spend(6.0)
-    assert guard.affords(3.9)
-    assert not guard.affords(4.1)
+        guard.rest(PLAIN_MS)
+    assert guard.affords_probe()
 
 
 def test_watching_reports_and_never_acts():
@@ -171,7 +171,7 @@ def test_watching_reports_and_never_acts():
     for _ in range(100):
         step(watch, [row(COPY, 4, 0), row(CHAT)], 20.0)
     assert stand(watch) is Stand.ON
-    assert not watch.affords(0.0)
+    assert not watch.affords_probe()
     speeds = {entry["class"]: entry["speed"] for entry in watch.describe()["speed_against_plain"]}
     assert speeds == {"code_edit": pytest.approx(0.5), "general_chat": pytest.approx(0.5)}
 

@@ -27,7 +27,8 @@ from decodeloop.policy.guard import Guard
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
 from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.policy.overrides import SILENCE, Choice, is_silent, plan_of, silent_plan
-from decodeloop.policy.paid import PROBE_DEPTH, PaidDrafting, expected_survival
+from decodeloop.policy.paid import PaidDrafting, expected_survival
+from decodeloop.policy.probing import PROBE_DEPTH, Probing
 from decodeloop.policy.sizing import Step
 from decodeloop.types import (
     CostModel,
@@ -42,8 +43,6 @@ from decodeloop.types import (
     StepRecord,
 )
 
-STALE_PLAIN_STEPS = 4096  # without a plain step at this load, its time is asked anew
-STALENESS_STEPS = 16  # after which that is looked at again
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
 LEARN_EVERY = 8  # steps
 PLAIN_TEACHES, FIRST_STEPS = 32, 64  # one in so many plain steps is learned from, after the first
@@ -82,6 +81,7 @@ class AdaptivePolicy:
         self._beliefs = Beliefs(settings.max_draft_len, frozenset(options.free_drafters))
         self._choosing = Choosing(settings, self._beliefs, guard, aim.reason)
         self._paid = PaidDrafting(self._beliefs)
+        self._probing = Probing(self._beliefs, guard)
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
         self._silent_rows = 0  # of steps that were not looked at
@@ -107,13 +107,13 @@ class AdaptivePolicy:
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
         choices, drafts = chosen.choices, chosen.drafts
-        if self._plain_is_stale(step, choices):
+        if self._probing.wants_plain(step, choices, self._gain):
             choices, drafts = [self._choosing.plain(choice) for choice in choices], None
         if any(choice.drafter not in self._beliefs.free for choice in choices if choice.draft_len):
             choices = self._paid.settle(step, choices, self._choosing.free_choices(step, choices))
             drafts = None
         if self._settings.max_draft_len >= PROBE_DEPTH and not self._all_free:
-            probed = self._paid.probe(step, choices)
+            probed = self._probing.drafters(step, choices)
             choices, drafts = probed, drafts if probed is choices else None
         self._open = _Open(step, self._bound(step, choices), drafts)
         return plan_of(choices)
@@ -154,9 +154,12 @@ class AdaptivePolicy:
         if self._seen % PLAIN_TEACHES and self._is_uneventful(record):
             self._silent_rows += len(record.rows)
             self._beliefs.tracks.rest()
+            self._guard.rest(record.step_ms)
             return
         self._reasons.update(row.reason for row in record.rows)
         self._book(record)
+        if not self._all_free:
+            self._probing.observe(record)
         self._unread.append(record)
         if len(self._unread) >= min(LEARN_EVERY, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
@@ -209,7 +212,7 @@ class AdaptivePolicy:
             **self._beliefs.describe(),
             "cliff": [] if self._costs is None else self._cliffs(self._costs),
             "aim": self._aim.describe(),
-            "guard": self._guard.describe(),
+            "guard": {**self._guard.describe(), "probes": self._probing.describe()},
             "gain_predicted": round(self._gain, 4),
             "reasons": {str(reason): count for reason, count in (self._reasons.copy() + silent).items()},
         }
@@ -265,19 +268,6 @@ class AdaptivePolicy:
             elif verified < len(own) and reasons[i] is step.requests[i].cap:
                 reasons[i] = self._aim.reason  # the cap was not what stopped it
         return tuple(reasons)
-
-    def _plain_is_stale(self, step: Step, choices: Sequence[Choice]) -> bool:
-        """Long unseen, the plain step that everything is compared with is asked again, if the guard affords it."""
-        if self._seen % STALENESS_STEPS or not any(choice.draft_len for choice in choices):
-            return False
-        plain_tokens = step.rows + step.load.prefill_tokens
-        if step.costs.staleness(plain_tokens, step.load.context_tokens, step.sequences) < STALE_PLAIN_STEPS:
-            return False
-        forgone_ms = max(self._gain - 1.0, 0.0) * step.plain_ms
-        if not self._guard.affords(forgone_ms):
-            return False
-        self._guard.spend(forgone_ms)
-        return True
 
     def _plain_ms(self, costs: StepCosts, load: Load, rows: int) -> float:
         """Expected, free drafting included."""

@@ -15,6 +15,7 @@ from decodeloop.types import StepRecord
 
 MAX_DRAFTERS = 64
 FORGOTTEN = 256  # steps without a drafter, after which its next times count like its first
+READING = 3  # which of the terms is reading skipped tokens
 UNMEASURED_PASS = 0.1  # of a plain step: what a draft pass is taken to cost until one was measured
 
 
@@ -78,10 +79,12 @@ class DraftCosts:
         total = sum(expected.values())
         for name, own in expected.items():
             share = own / total if total > 0.0 else 1.0 / len(expected)
-            model = self._model(name)
+            model, depth, count, unread = self._model(name), depths[name], counts[name], catch_up.get(name, 0)
             if self.staleness(name, record.step) > FORGOTTEN:
                 model.loosen()
-            model.learn(_features(depths[name], counts[name], catch_up.get(name, 0)), paid_ms * share)
+                if unread:  # took what drafting leaves at most: not drafting is cheap then, but reading is
+                    model.limit(READING, (paid_ms * share - self.ms(name, depth, count)) / unread)
+            model.learn(_features(depth, count, unread), paid_ms * share)
             self._last[name] = record.step
 
     def describe(self) -> Mapping[str, Any]:

@@ -3,8 +3,8 @@
 Every step is compared with what a plain step would have taken (the cost surface, which plain steps keep honest). A
 class that would have got more tokens in the same time had it alone decoded plainly has lost. Classes that keep losing
 go off (reason off_cost) and come back by trials; trials, probes and what a class had lost until it was found out have
-one budget of lost time. What a class loses to the *others'* speculation is the interference bound's business, which is
-tightened when it is broken in fact.
+one budget of lost time, into which all steps pay, resting ones too. What a class loses to the *others'* speculation is
+the interference bound's business, which is tightened when it is broken in fact.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from enum import Enum
 from typing import Any, Protocol
 
 from decodeloop.policy.bounded import make_room
+from decodeloop.policy.lost_time import LostTime
 from decodeloop.types import RequestClass, StepRecord
 
 Key = tuple[str, RequestClass]  # tenant, class
 
-LOST_SHARE = 0.01  # of all time: what trials and probes may cost
-MOST_SAVED_MS = 2000.0  # a long clean run buys no longer bursts than this
 KEPT = 0.5 ** (1 / 256)  # a step
 SLOWEST = 3.0  # times plain: a step slower than that says no more than that
 TOLERATED = 0.005  # of plain speed, before a loss counts
@@ -47,11 +46,15 @@ class Guard(Protocol):
         """By how much of its plain speed a request may be slowed for the others' sake."""
         ...
 
-    def affords(self, ms: float) -> bool:
-        """May `ms` be lost to a probe?"""
+    def affords_probe(self) -> bool: ...
+
+    def spend(self, ms: float) -> None:
+        """So much is lost to a probe. Below 0: it was less than had been expected."""
         ...
 
-    def spend(self, ms: float) -> None: ...
+    def rest(self, step_ms: float) -> None:
+        """A step passed in which nobody was looked at."""
+        ...
 
     def observe(self, record: StepRecord, plain_ms: float) -> None:
         """plain_ms: the same rows decoded plainly."""
@@ -104,11 +107,14 @@ class Watch:
     def interference(self) -> float:
         return self._interference
 
-    def affords(self, ms: float) -> bool:
+    def affords_probe(self) -> bool:
         return False
 
     def spend(self, ms: float) -> None:
         """Nothing is spent where nothing is afforded."""
+
+    def rest(self, step_ms: float) -> None:
+        """Nothing is owed."""
 
     def observe(self, record: StepRecord, plain_ms: float) -> None:
         self.book(_by_class(record), record.step_ms, plain_ms)
@@ -145,7 +151,6 @@ class _Standing:
     stand: Stand = Stand.ON
     since: int = 0
     pause: int = FIRST_PAUSE
-    lost_ms: float = 1.0  # a step, when it was last found wanting
 
 
 class PlainGuard:
@@ -155,15 +160,15 @@ class PlainGuard:
         self._watch = Watch(interference)
         self._allowed = interference
         self._standings: dict[Key, _Standing] = {}
+        self._lost = LostTime()
         self._step = 0
-        self._total_ms = self._lost_ms = self._allowance_ms = 0.0
 
     def stand(self, key: Key) -> Stand:
         standing = self._standings.get(key)
         if standing is None:
             return Stand.ON
         if standing.stand is Stand.OFF and self._step - standing.since >= standing.pause:
-            if not self.affords(standing.lost_ms * LEAST_TRIAL):
+            if not self._lost.affords_more:
                 return Stand.OFF
             standing.stand, standing.since, standing.account = Stand.TRIAL, self._step, Account()
         return standing.stand
@@ -171,19 +176,20 @@ class PlainGuard:
     def interference(self) -> float:
         return self._allowed
 
-    def affords(self, ms: float) -> bool:
-        return ms <= self._allowance_ms
+    def affords_probe(self) -> bool:
+        return self._lost.affords_more
 
     def spend(self, ms: float) -> None:
-        self._lost_ms += ms
-        self._allowance_ms -= ms
+        self._lost.spend(ms)
+
+    def rest(self, step_ms: float) -> None:
+        self._step += 1
+        self._lost.pass_by(step_ms)
 
     def observe(self, record: StepRecord, plain_ms: float) -> None:
         classes = _by_class(record)
         self._watch.book(classes, record.step_ms, plain_ms)
-        self._step += 1
-        self._total_ms += record.step_ms
-        self._allowance_ms = min(self._allowance_ms + LOST_SHARE * record.step_ms, MOST_SAVED_MS)
+        self.rest(record.step_ms)
         if plain_ms <= 0.0:
             return
         speculating = [key for key, part in classes.items() if part.verified or part.paid]
@@ -201,7 +207,8 @@ class PlainGuard:
             **self._watch.describe(),
             "interference_allowed": round(self._allowed, 4) if math.isfinite(self._allowed) else None,
             "off": [{"tenant": tenant, "class": str(request_class)} for tenant, request_class in off],
-            "lost_share": round(self._lost_ms / self._total_ms, 5) if self._total_ms else 0.0,
+            "lost_share": round(self._lost.share, 5),
+            "owed_ms": round(self._lost.owed_ms, 3),
         }
 
     def _judge(self, key: Key, lost: float, plain: float, token_ms: float) -> None:
@@ -217,7 +224,6 @@ class PlainGuard:
             return
         if account.certainty_of(0.0) > (TRIAL_SURE if trial else SURE):
             standing.pause = min(2 * standing.pause, LONGEST_PAUSE) if trial else FIRST_PAUSE
-            standing.lost_ms = account.loss / account.steps * token_ms
             if not trial:  # found out by losing it: no trial until that is made up for
                 self.spend(account.loss * token_ms)
             standing.stand, standing.since = Stand.OFF, self._step

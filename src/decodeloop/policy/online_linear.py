@@ -30,6 +30,10 @@ class OnlineLinear:
         self.visits = 0
         self._scale = max(self._scale, sum(self.theta) / CLIP)
 
+    def limit(self, place: int, most: float) -> None:
+        """theta[place] can't be more than that."""
+        self.theta[place] = min(self.theta[place], max(most, 0.0))
+
     def learn(self, x: Sequence[float], y: float) -> None:
         residual = y - self.predict(x)
         limit = CLIP * self._scale

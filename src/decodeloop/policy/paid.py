@@ -1,4 +1,4 @@
-"""Drafters that cost time: how deep they draft, for whom, and whether at all."""
+"""Drafters that cost time: how deep they draft, and for whom."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from decodeloop.policy.allocate import depth_scores, drafts_of
 from decodeloop.policy.beliefs import Beliefs
 from decodeloop.policy.overrides import Choice
 from decodeloop.policy.sizing import Step
-from decodeloop.types import DecodeRequest, FloatArray, Reason, SpeculationMode
+from decodeloop.types import FloatArray, Reason
 
 RESUME_HORIZON = 32.0  # steps over which reading what was missed must pay
-STALE_STEPS = 512  # unused for so long, a drafter's cost is asked anew
-PROBE_DEPTH, PROBE_BURST = 2, 4
 SETTLED = (Reason.FORCED, Reason.PROBE)
 
 
@@ -24,7 +22,6 @@ class PaidDrafting:
 
     def __init__(self, beliefs: Beliefs) -> None:
         self._beliefs = beliefs
-        self._burst: dict[str, int] = {}  # drafter -> probes still to come
 
     def settle(self, step: Step, choices: list[Choice], fallbacks: Sequence[Choice]) -> list[Choice]:
         """The choices with their paid drafts sized. fallbacks: what each request does without a paid drafter."""
@@ -32,10 +29,6 @@ class PaidDrafting:
         for name in sorted(name for name in names if name is not None and name not in self._beliefs.free):
             choices = self._settle_one(step, choices, fallbacks, name)
         return choices
-
-    def _unread(self, step: Step, name: str, rows: Sequence[int]) -> int:
-        """Tokens that the drafter has not read of these requests, in all."""
-        return sum(step.tracks[i].missed.get(name, step.requests[i].context_tokens) for i in rows)
 
     def _settle_one(self, step: Step, choices: list[Choice], fallbacks: Sequence[Choice], name: str) -> list[Choice]:
         rows = [i for i, choice in enumerate(choices) if choice.drafter == name and choice.reason not in SETTLED]
@@ -47,7 +40,7 @@ class PaidDrafting:
         survival, depths = expected_survival(self._beliefs, step, choices), max(choices[i].draft_len for i in rows)
         drafted = sum(choice.draft_len for choice in choices)
         draft_ms = np.array([step.costs.draft_ms(name, depth, len(rows)) for depth in range(depths + 1)])
-        draft_ms[1:] += step.costs.catch_up_ms(name, self._unread(step, name, rows)) / RESUME_HORIZON
+        draft_ms[1:] += step.costs.catch_up_ms(name, unread(step, name, rows)) / RESUME_HORIZON
         paid = np.zeros(step.rows, dtype=bool)
         paid[rows] = True
         items = step.items(survival)
@@ -70,40 +63,10 @@ class PaidDrafting:
         costly = bool(undrafted.max() > plain.score * (1.0 + 1e-9))
         return [_for_its_cost(choice) if costly and i in rows else choice for i, choice in enumerate(without)]
 
-    def probe(self, step: Step, choices: list[Choice]) -> list[Choice]:
-        """Left out for long, a drafter is tried on one request, as far as the guard affords the loss."""
-        playing = {choice.drafter for choice in choices}
-        for name in self._resting(step, playing):
-            rows = [i for i, choice in enumerate(choices) if self._may_probe(step.requests[i], choice, name)]
-            if rows and (self._burst.get(name) or step.costs.draft_staleness(name) > STALE_STEPS):
-                return self._probed(step, choices, rows, name)
-        return choices
 
-    def _resting(self, step: Step, playing: set[str | None]) -> list[str]:
-        known = {name for request in step.requests for name in request.drafters}
-        return sorted(known - self._beliefs.free - playing)
-
-    def _may_probe(self, request: DecodeRequest, choice: Choice, name: str) -> bool:
-        """A request that leaves all to the policy and has room."""
-        asked = request.speculation
-        return (
-            name in request.drafters
-            and asked.mode is SpeculationMode.AUTO
-            and asked.drafter in (None, name)
-            and asked.draft_len is None
-            and choice.reason not in SETTLED
-            and request.max_draft_len >= PROBE_DEPTH
-        )
-
-    def _probed(self, step: Step, choices: list[Choice], rows: Sequence[int], name: str) -> list[Choice]:
-        row = min(rows, key=lambda i: self._unread(step, name, [i]))
-        cost = step.costs.draft_ms(name, PROBE_DEPTH, 1)
-        cost += step.costs.catch_up_ms(name, self._unread(step, name, [row]))
-        if not step.guard.affords(cost):
-            return choices
-        step.guard.spend(cost)
-        self._burst[name] = (self._burst.get(name) or PROBE_BURST) - 1
-        return [Choice(PROBE_DEPTH, name, Reason.PROBE) if i == row else choice for i, choice in enumerate(choices)]
+def unread(step: Step, name: str, rows: Sequence[int]) -> int:
+    """Tokens that the drafter has not read of these requests, in all."""
+    return sum(step.tracks[i].missed.get(name, step.requests[i].context_tokens) for i in rows)
 
 
 def expected_survival(beliefs: Beliefs, step: Step, choices: Sequence[Choice]) -> FloatArray:
