@@ -144,7 +144,7 @@ def test_confidence_is_believed_as_far_as_it_has_deserved():
         right = int(np.argmin(np.append(rng.random(K) < 0.5, False)))
         taught = record(row(**played(K, right, shadow_match={"ngram": right}, scores=said)), step=step)
         beliefs.observe(taught, beliefs.tracks.of(taught.rows))
-    calibrated = beliefs.calibrated(affinity(beliefs, request("new"), "ngram"), said, K)
+    calibrated = beliefs.meaning(affinity(beliefs, request("new"), "ngram"), said).survival(K)
     assert calibrated[0] == pytest.approx(0.5, abs=0.08)
     assert np.all(np.diff(calibrated) < 0)
     json.dumps(beliefs.describe(), allow_nan=False)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from decodeloop.policy import PolicySettings
 from decodeloop.policy.acceptance import LEAST, MOST, Runs
 from decodeloop.policy.adaptive import PLAIN_TEACHES
-from decodeloop.policy.calibration import DOUBT, DOUBT_WEIGHT, MOST_KNOWN, Calibrator, bin_of, featurise
+from decodeloop.policy.calibration import Calibrator, bin_of, featurise
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
 from decodeloop.policy.few import padded
 from decodeloop.policy.guard import Watch
+from decodeloop.policy.meaning import DOUBT, DOUBT_WEIGHT, MOST_KNOWN
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.slots import Leaves
 from decodeloop.policy.throughput import PlainGuardedPolicy, Throughput
@@ -67,28 +68,39 @@ def test_a_draft_is_calibrated_as_in_arrays_its_first_token_with_caution(seed):
         likely[0] -= DOUBT * np.sqrt(likely[0] * (1.0 - likely[0]) / (labels + DOUBT_WEIGHT))
         expected = np.cumprod(np.clip(likely, LEAST, MOST))
         for most in (1, 3, K, K + 2):
-            found = calibrator.survival(slot, tuple(said.tolist()), own, most)
+            found = calibrator.meaning(slot, tuple(said.tolist()), own).survival(most)
             assert found == pytest.approx(expected[:most], rel=1e-12)
-        assert calibrator.survival(slot, tuple(said[:2].tolist()), own, K) == pytest.approx(expected[:2], rel=1e-12)
+        shorter = calibrator.meaning(slot, tuple(said[:2].tolist()), own)
+        assert shorter.survival(K) == pytest.approx(expected[:2], rel=1e-12)
+        assert shorter.first == shorter.survival(1)[0]
 
 
 def test_what_was_learned_shows_at_once_in_the_short_cut():
     leaves = Leaves()
     calibrator, slot = Calibrator(K, leaves), leaves.row("t", EDIT, "ngram")
-    (before,) = calibrator.survival(slot, (0.5,), 0.0, 1)
+    before = calibrator.meaning(slot, (0.5,), 0.0).first
     said = np.full((200, K), 0.5)
     calibrator.learn(np.full(200, slot), featurise(said, np.zeros(200)), Runs.of([0] * 200, [False] * 200))
-    assert calibrator.survival(slot, (0.5,), 0.0, 1)[0] < 0.5 * before
+    assert calibrator.meaning(slot, (0.5,), 0.0).first < 0.5 * before
 
 
 def test_no_more_drafts_are_remembered_than_there_is_room_for():
     leaves = Leaves()
     calibrator, slot = Calibrator(K, leaves), leaves.row("t", EDIT, "ngram")
-    before = calibrator.survival(slot, (0.5, 0.4), 0.0, 2)
+    before = calibrator.meaning(slot, (0.5, 0.4), 0.0).survival(2)
     for i in range(2 * MOST_KNOWN):
-        calibrator.survival(slot, (i / (2 * MOST_KNOWN),), 0.0, 1)
-        assert len(calibrator._known) <= MOST_KNOWN
-    assert calibrator.survival(slot, (0.5, 0.4), 0.0, 2) == before
+        calibrator.meaning(slot, (i / (2 * MOST_KNOWN),), 0.0)
+        assert len(calibrator._meanings._words) <= MOST_KNOWN
+    assert calibrator.meaning(slot, (0.5, 0.4), 0.0).survival(2) == before
+
+
+def test_what_one_request_was_told_does_not_grow_when_another_asks_further():
+    leaves = Leaves()
+    calibrator, slot = Calibrator(K, leaves), leaves.row("t", EDIT, "ngram")
+    said = (0.9, 0.8, 0.7)
+    told = calibrator.meaning(slot, said, 0.0).survival(1)
+    assert len(calibrator.meaning(slot, said, 0.0).survival(3)) == 3
+    assert len(told) == 1
 
 
 @settings(max_examples=200, deadline=None)

@@ -46,7 +46,7 @@ from decodeloop.types import (
 MODEST_LEN, MODEST_LOAD = 3, 4  # while costs are unknown: so much, up to this load
 LEARN_EVERY = 8  # steps
 PLAIN_TEACHES, FIRST_STEPS = 32, 64  # one in so many plain steps is learned from, after the first
-WHOLE = (Reason.FORCED, Reason.PROBE)  # verified as drafted
+WHOLE = frozenset((Reason.FORCED, Reason.PROBE))  # verified as drafted
 TYPICAL_CONTEXT = 256  # of the cliff's batches, until some were seen
 
 
@@ -240,15 +240,14 @@ class AdaptivePolicy:
         self, plan: Plan, drafts: Sequence[Survival], knowledge: Knowledge, bound: Yardstick | None
     ) -> IntArray | None:
         """[N] verify lengths that are not open to choice, -1 where they are; None: all are."""
-        whole = [reason in WHOLE for reason in plan.reasons]
-        if bound is None and not any(whole):
+        if bound is None and WHOLE.isdisjoint(plan.reasons):
             return None
         drafted = np.array(list(map(len, drafts)))
         settled = np.full(len(drafted), -1)
         if bound is not None:
             survival = padded(drafts, self._settings.max_draft_len)
             settled = np.where(bound.rows, bound.cut(survival, drafted, knowledge), settled)
-        return np.where(whole, drafted, settled)
+        return np.where([reason in WHOLE for reason in plan.reasons], drafted, settled)
 
     def _with_drafting(self, step: Step, plan: Plan) -> Step:
         """The step once the plan's paid drafters have run."""

@@ -7,7 +7,9 @@ whatever T looks like; stopping at the first decline is not (step times are stai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import truediv
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -63,6 +65,10 @@ class Objective(Protocol):
 
     def score(self, value: Amount, ms: Amount) -> Amount: ...
 
+    def scores(self, values: Sequence[float], ms: Sequence[float]) -> list[float]:
+        """`score` of each, in plain numbers; `ms` may be longer."""
+        ...
+
     def price(self, score: float) -> float:
         """What a millisecond is worth, once `score` is known to be attainable."""
         ...
@@ -73,6 +79,9 @@ class Rate:
 
     def score(self, value: Amount, ms: Amount) -> Amount:
         return value / ms
+
+    def scores(self, values: Sequence[float], ms: Sequence[float]) -> list[float]:
+        return list(map(truediv, values, ms))
 
     def price(self, score: float) -> float:
         return score
@@ -86,6 +95,9 @@ class Priced:
 
     def score(self, value: Amount, ms: Amount) -> Amount:
         return value - self.per_ms * ms
+
+    def scores(self, values: Sequence[float], ms: Sequence[float]) -> list[float]:
+        return [value - self.per_ms * each for value, each in zip(values, ms, strict=False)]
 
     def price(self, score: float) -> float:
         return self.per_ms

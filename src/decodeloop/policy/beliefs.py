@@ -12,6 +12,7 @@ from decodeloop.policy.acceptance import LEAST, MOST, AcceptanceModel, Runs
 from decodeloop.policy.calibration import Calibrator, featurise
 from decodeloop.policy.drift import DriftMonitor
 from decodeloop.policy.few import Survival, padded
+from decodeloop.policy.meaning import Meaning
 from decodeloop.policy.slots import Leaves
 from decodeloop.policy.tracks import Affinity, Track, Tracks
 from decodeloop.types import DecodeRequest, FloatArray, IntArray, StepRecord, StepRow
@@ -94,17 +95,14 @@ class Beliefs:
             survival[rows] = np.cumprod(np.clip(shifted, LEAST, MOST), axis=1)
         return survival
 
-    def calibrated(self, affinity: Affinity, said: Sequence[float], most: int) -> Survival:
-        """Survival of the first `most` tokens of a draft, by its drafter's confidence as it has turned out to mean.
-
-        said: survival by the drafter's word.
-        """
-        return self._calibrator.survival(affinity.leaf, tuple(said), affinity.standing, most)
+    def meaning(self, affinity: Affinity, said: Sequence[float]) -> Meaning:
+        """What a draft that is not empty has turned out to mean. said: survival by its drafter's word."""
+        return self._calibrator.meaning(affinity.leaf, tuple(said), affinity.standing)
 
     def drafted(self, played: Sequence[Affinity | None], said: Sequence[Sequence[float]]) -> list[Survival]:
         """[N] survival of drafts as far as they go, () where nobody plays."""
         return [
-            () if affinity is None else self.calibrated(affinity, own, self.max_draft_len)
+            self.meaning(affinity, own).survival(self.max_draft_len) if affinity is not None and len(own) else ()
             for affinity, own in zip(played, said, strict=True)
         ]
 

@@ -13,32 +13,36 @@ arXiv 2305.00070).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from decodeloop.policy.acceptance import LEAST as LEAST_LIKELY
-from decodeloop.policy.acceptance import MOST as MOST_LIKELY
 from decodeloop.policy.acceptance import Runs
+from decodeloop.policy.meaning import (
+    BIN_WEIGHT,
+    BINS,
+    BINS_A_LOGIT,
+    LEAST,
+    MIDDLE,
+    MOST_LOGIT,
+    Curves,
+    Meaning,
+    Meanings,
+    Said,
+)
 from decodeloop.policy.scorecard import Scorecard
 from decodeloop.policy.slots import Leaves, membership
 from decodeloop.types import FloatArray, IntArray
 
 FEATURES = 4  # 1, log c, -log(1 - c), own
-LEAST = 0.01  # confidence is clipped to LEAST .. 1 - LEAST
 START = (0.0, 1.0, 1.0, 0.5, 0.0)  # the features' shared weights, and that of log(1 + position): at its word
 DAMPING = 0.5
 CLIP = 0.5  # of a weight, in one step
-MOST_LOGIT = 40.0
 LEAF_RIDGE, SHARED_RIDGE = 4.0, 1.0
 LEAF_HALF_LIFE, SHARED_HALF_LIFE = 1024.0, 8192.0  # labels
-BINS = 10
-BIN_WEIGHT, BIN_HALF_LIFE = 32.0, 512.0  # labels
-DOUBT, DOUBT_WEIGHT = 1.0, 8.0  # standard errors; labels that a bin without any is taken to have
-MOST_KNOWN = 4096  # drafts that are remembered
+BIN_HALF_LIFE = 512.0  # labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +75,6 @@ class Calibration:
         return self.binned(self.curve(features))
 
 
-_Slot = tuple[list[list[float]], list[list[float]], list[list[float]]]  # [K] weights, bins' labels, bins' hits
-
-
-# What is believed of one position of a draft before its request's own standing is known: its logit, what that standing
-# adds to it, and labels and hits, [BINS] each.
-_Position = tuple[float, float, list[float], list[float]]
-
-
 class Calibrator:
     """Learns and predicts conditional acceptance from confidence. No tenant's labels reach another's predictions."""
 
@@ -92,8 +88,7 @@ class Calibrator:
         self._bin_labels, self._bin_hits = np.zeros((*shape, BINS)), np.zeros((*shape, BINS))
         self._cells = np.arange(leaves.capacity * max_draft_len).reshape(shape) * BINS
         self._depth = np.log1p(np.arange(max_draft_len))
-        self._slots: dict[int, _Slot] = {}  # in plain numbers
-        self._known: dict[tuple[int, tuple[float, ...]], list[_Position]] = {}  # by slot and what a draft says
+        self._meanings = Meanings(self._curves)
         self.scorecard = Scorecard(max_draft_len)
         leaves.tell(self._clear_leaf, self._clear_tenant)
 
@@ -105,53 +100,13 @@ class Calibrator:
         cells = self._cells[slots]
         return Calibration(weights, cells, self._bin_labels.reshape(-1), self._bin_hits.reshape(-1))
 
-    def survival(self, slot: int, said: tuple[float, ...], own: float, most: int) -> list[float]:
-        """Of the first `most` tokens of a draft that survive with `said` by its drafter's word. own: its request's
-        standing.
+    def meaning(self, slot: int, said: Said, own: float) -> Meaning:
+        """What a draft that is not empty means. said: survival by its drafter's word. own: its request's standing."""
+        return self._meanings.of(slot, said, own)
 
-        Of first tokens the lower credible bound: whether to verify at all hangs on them, and what they are worth is
-        learned without verifying anything, since every proposal is compared with the token that comes.
-        """
-        survives, found = 1.0, list[float]()
-        for logit, standing, labels, hits in self._believed(slot, said, min(most, len(said), self.max_draft_len)):
-            z = logit + standing * own
-            place = 0 if z <= -4.0 else BINS - 1 if z >= 4.0 else int(BINS / 8.0 * z + BINS / 2.0)
-            by_curve = 1.0 / (1.0 + math.exp(-z if z > -MOST_LOGIT else MOST_LOGIT))
-            p = (hits[place] + BIN_WEIGHT * by_curve) / (labels[place] + BIN_WEIGHT)
-            if not found:
-                p -= DOUBT * math.sqrt(p * (1.0 - p) / (labels[place] + DOUBT_WEIGHT))
-            survives *= LEAST_LIKELY if p < LEAST_LIKELY else MOST_LIKELY if p > MOST_LIKELY else p
-            found.append(survives)
-        return found
-
-    def _believed(self, slot: int, said: tuple[float, ...], count: int) -> list[_Position]:
-        """[count] Drafts of equal matches say the same: most were looked at since something was learned last."""
-        known = self._known.get((slot, said))
-        if known is None:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            known = self._known[slot, said] = []
-        if len(known) < count:
-            weights, labels, hits = self._slot(slot)
-            for position in range(len(known), count):
-                c = said[position] / max(said[position - 1], 1e-12) if position else said[0]
-                c = min(max(c, LEAST), 1.0 - LEAST)
-                constant, rising, falling, standing = weights[position]
-                logit = constant + rising * math.log(c) - falling * math.log1p(-c)
-                known.append((logit, standing, labels[position], hits[position]))
-        return known if len(known) == count else known[:count]
-
-    def _slot(self, slot: int) -> _Slot:
-        known = self._slots.get(slot)
-        if known is None:
-            weights = self.at(np.array([slot])).weights[0]
-            known = weights.tolist(), self._bin_labels[slot].tolist(), self._bin_hits[slot].tolist()
-            self._slots[slot] = known
-        return known
-
-    def _forget_known(self) -> None:
-        self._known.clear()
-        self._slots.clear()
+    def _curves(self, slot: int) -> Curves:
+        weights = self.at(np.array([slot])).weights[0].tolist()
+        return list(zip(weights, self._bin_labels[slot].tolist(), self._bin_hits[slot].tolist(), strict=True))
 
     def frozen(self, slot: int) -> Calibration:
         """What is believed of one slot now, for good."""
@@ -164,7 +119,7 @@ class Calibrator:
 
         slots: [R]. features: [R, K, FEATURES] (see `featurise`).
         """
-        self._forget_known()
+        self._meanings.forget()
         now = self.at(slots)
         logits = now.curve(features)
         predicted = now.binned(logits)
@@ -187,7 +142,7 @@ class Calibrator:
 
     def forget(self, slot: int, share: float) -> None:
         """A class has changed: loosen what was learned of it, so that its next labels count for more."""
-        self._forget_known()
+        self._meanings.forget()
         self._curvature[slot] *= 1.0 - share
         self._bin_labels[slot] *= 1.0 - share
         self._bin_hits[slot] *= 1.0 - share
@@ -210,13 +165,13 @@ class Calibrator:
         hits[touched] = hits[touched] * kept + member @ y
 
     def _clear_leaf(self, row: int) -> None:
-        self._forget_known()
+        self._meanings.forget()
         self._weights[row] = self._curvature[row] = 0.0
         self._bin_labels[row] = self._bin_hits[row] = 0.0
         self.scorecard.clear(row)
 
     def _clear_tenant(self, row: int) -> None:
-        self._forget_known()
+        self._meanings.forget()
         self._shared[row], self._shared_curvature[row] = START, 0.0
 
 
@@ -245,8 +200,8 @@ def sigmoid(logits: FloatArray) -> FloatArray:
 
 
 def bin_of(logits: FloatArray) -> npt.NDArray[np.intp]:
-    """The bin of each logit: even in logits between 0.02 and 0.98, where most drafts are."""
-    place: npt.NDArray[np.intp] = np.minimum(np.maximum(BINS / 8.0 * logits + BINS / 2.0, 0.0), BINS - 1.0).astype(
+    """The bin of each logit."""
+    place: npt.NDArray[np.intp] = np.minimum(np.maximum(BINS_A_LOGIT * logits + MIDDLE, 0.0), BINS - 1.0).astype(
         np.intp
     )
     return place

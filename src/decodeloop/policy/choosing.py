@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -16,7 +16,7 @@ from decodeloop.policy.heard import Proposal
 from decodeloop.policy.hedge import Draw
 from decodeloop.policy.overrides import SILENCE, Choice, choose, is_silent, override
 from decodeloop.policy.sizing import Step
-from decodeloop.policy.tracks import Affinity
+from decodeloop.policy.tracks import Affinity, Track
 from decodeloop.types import DecodeRequest, Reason, SpeculationMode
 
 STAYS = 4  # steps that a drafter which can't be heard beforehand stays with a request
@@ -53,26 +53,17 @@ class Choosing:
         if self._turn % WORTH_STEPS == 0:
             self._worths.clear()
         choices = [SILENCE if is_silent(request) else self._imposed(request) for request in step.requests]
-        forced = any(choice.reason is Reason.FORCED for choice in choices)
-        open_rows = [i for i, c in enumerate(choices) if c.draft_len and c.reason is not Reason.FORCED]
         worth = 0.0 if self._turn % LISTEN == 0 else self._worth(step)
-        all_heard, played = not forced, list[tuple[int, Proposal]]()
-        for row, proposals in zip(open_rows, self._heard(step, open_rows), strict=True):
-            mine = self._settle(step, choices, row, [each for each in proposals if each.first >= worth])
-            if mine is not None:
-                played.append((row, mine))
-            elif choices[row].draft_len:
+        all_heard, drafts = True, list[Survival]()
+        for row, choice in enumerate(choices):
+            draft: Survival = ()
+            if choice.reason is Reason.FORCED:
                 all_heard = False
-            elif proposals:
-                choices[row] = Choice(0, None, self.why_not(step, max(each.first for each in proposals)))
-        return Chosen(choices, self._calibrated(choices, played) if all_heard else None)
-
-    def _calibrated(self, choices: Sequence[Choice], played: Sequence[tuple[int, Proposal]]) -> list[Survival]:
-        """[N] survival of the proposals that are played, as far as they are."""
-        drafts: list[Survival] = [()] * len(choices)
-        for row, mine in played:
-            drafts[row] = self._beliefs.calibrated(mine.affinity, mine.said, choices[row].draft_len)
-        return drafts
+            elif choice.draft_len:
+                choices[row], draft = self._settle(step, row, choice, worth)
+                all_heard = all_heard and len(draft) == choices[row].draft_len
+            drafts.append(draft)
+        return Chosen(choices, drafts if all_heard else None)
 
     def free_choices(self, step: Step, choices: Sequence[Choice]) -> list[Choice]:
         """What each request does if no paid drafter runs."""
@@ -114,46 +105,40 @@ class Choosing:
             return Choice(0, None, Reason.OFF_COST)
         return choice
 
-    def _heard(self, step: Step, rows: Sequence[int]) -> list[list[Proposal]]:
-        """What was said that may be played, per row."""
-        said: list[tuple[int, str, Sequence[float]]] = []
-        for place, row in enumerate(rows):
-            request = step.requests[row]
-            for name in self._candidates(request):
-                proposal = request.proposals.get(name)
-                if proposal is not None:
-                    self._beliefs.free.add(name)
-                    if len(proposal):
-                        said.append((place, name, proposal))
-        whose = [(step.requests[rows[place]], step.tracks[rows[place]]) for place, _, _ in said]
-        affinities = self._beliefs.played(whose, [name for _, name, _ in said])
-        heard: list[list[Proposal]] = [[] for _ in rows]
-        for (place, name, proposal), affinity in zip(said, affinities, strict=True):
-            assert affinity is not None
-            (first,) = self._beliefs.calibrated(affinity, proposal, 1)
-            heard[place].append(Proposal(name, affinity, proposal, first))
-        return heard
+    def _heard(self, request: DecodeRequest, track: Track) -> tuple[list[Proposal], list[str]]:
+        """What was said that may be played, and who was not asked."""
+        heard, silent = list[Proposal](), list[str]()
+        for name in self._candidates(request):
+            said = request.proposals.get(name)
+            if said is None:
+                silent.append(name)
+                continue
+            self._beliefs.free.add(name)
+            if len(said):
+                affinity = self._beliefs.affinity(track, request, name)
+                heard.append(Proposal(name, said, self._beliefs.meaning(affinity, said)))
+        return heard, silent
 
-    def _settle(self, step: Step, choices: list[Choice], row: int, worthy: Sequence[Proposal]) -> Proposal | None:
-        """Settle in `choices` who drafts for the row. worthy: the proposals that are worth a look. Returns the one that
-        is played; None: nobody drafts, or somebody who hasn't been heard."""
-        request, choice = step.requests[row], choices[row]
-        silent = [name for name in self._candidates(request) if name not in request.proposals]
+    def _settle(self, step: Step, row: int, choice: Choice, worth: float) -> tuple[Choice, Survival]:
+        """Who drafts for the row, and the survival of that draft if it has been proposed already; else ().
+
+        worth: a proposal whose first token is less likely is not worth a look.
+        """
+        heard, silent = self._heard(step.requests[row], step.tracks[row])
+        worthy = [proposal for proposal in heard if proposal.meaning.first >= worth]
         if silent:
             name = self._pick(step, row, {proposal.drafter: proposal.value for proposal in worthy}, silent)
             played = next((proposal for proposal in worthy if proposal.drafter == name), None)
             if played is None:
-                choices[row] = replace(choice, drafter=name)
-                return None
+                return choice._replace(drafter=name), ()
         elif worthy:
             played = worthy[0] if len(worthy) == 1 else max(worthy, key=attrgetter("value"))
+        elif heard:
+            return Choice(0, None, self.why_not(step, max(proposal.meaning.first for proposal in heard))), ()
         else:
-            choices[row] = SILENCE
-            return None
+            return SILENCE, ()
         length = min(choice.draft_len, len(played.said))
-        if length != choice.draft_len or played.drafter != choice.drafter:
-            choices[row] = Choice(length, played.drafter, choice.reason)
-        return played
+        return Choice(length, played.drafter, choice.reason), played.meaning.survival(length)
 
     def _worth(self, step: Step) -> float:
         """step.least_worth, which hardly changes from step to step."""
@@ -190,7 +175,7 @@ class Choosing:
         free = [name for name in free if request.proposals.get(name, (1.0,))]
         if free:
             foreseen = self._beliefs.foreseen([(request, track)] * len(free), free).sum(axis=1)
-            return replace(choice, drafter=free[int(np.argmax(foreseen))])
+            return choice._replace(drafter=free[int(np.argmax(foreseen))])
         survival = self._beliefs.foreseen([(request, track)], [choice.drafter])
         return Choice(0, None, self.why_not(step, float(survival[0, 0])))
 

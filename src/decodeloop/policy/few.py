@@ -32,10 +32,14 @@ def allocate_few(
     """
     ranked = sorted(chain.from_iterable(drafts), reverse=True)
     values = list(accumulate(ranked, initial=float(len(drafts))))
-    scores = list(map(objective.score, values, ms))
+    scores = objective.scores(values, ms)
+    best = scores.index(max(scores))
     harmless_ms = max(bound.longest_ms(1.0 + min(credit)), ms[0])
+    if ms[best] <= harmless_ms:
+        return Allocation(np.array(_best(drafts, ranked, best)), values[best], ms[best], scores[best], scores[best])
     hopeless_ms = bound.longest_ms(1.0 + min(had + sum(own) for own, had in zip(drafts, credit, strict=True)))
-    possible = [total for total in range(len(scores)) if ms[total] <= max(hopeless_ms, ms[0])]
+    possible_ms = max(hopeless_ms, ms[0])
+    possible = [total for total in range(len(scores)) if ms[total] <= possible_ms]
     found: Allocation | None = None
     for total in sorted(possible, key=scores.__getitem__, reverse=True):
         if found is not None and scores[total] <= found.score:  # no filling earns more than the best tokens
@@ -77,7 +81,7 @@ def _best(drafts: Sequence[Survival], ranked: Survival, total: int) -> list[int]
     if not total:
         return [0] * len(drafts)
     last = ranked[total - 1]
-    lens = [sum(p > last for p in own) for own in drafts]
+    lens = [_longer_than(own, last) for own in drafts]
     left = total - sum(lens)
     for row, own in enumerate(drafts):
         if not left:
@@ -86,6 +90,14 @@ def _best(drafts: Sequence[Survival], ranked: Survival, total: int) -> list[int]
         lens[row] += taken
         left -= taken
     return lens
+
+
+def _longer_than(survival: Survival, last: float) -> int:
+    """How many tokens of a draft are likelier than that."""
+    for length, p in enumerate(survival):
+        if p <= last:
+            return length
+    return len(survival)
 
 
 def padded(drafts: Sequence[Survival], length: int) -> FloatArray:

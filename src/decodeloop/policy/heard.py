@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from decodeloop.policy.tracks import Affinity
+from decodeloop.policy.meaning import Meaning
 
 
 class Proposal(NamedTuple):
-    """said: survival by the drafter's word, not empty. first: of its first token, as that word turned out to mean."""
+    """said: survival by the drafter's word, not empty. meaning: what that word has turned out to mean."""
 
     drafter: str
-    affinity: Affinity
     said: Sequence[float]
-    first: float
+    meaning: Meaning
 
     @property
     def value(self) -> float:
         """Expected accepted tokens. What follows the first is taken at the drafter's word, which for comparing two of a
         request's proposals is good enough: what is played is calibrated whole."""
-        return self.first * sum(self.said) / max(self.said[0], 1e-12)
+        return self.meaning.first * sum(self.said) / max(self.said[0], 1e-12)

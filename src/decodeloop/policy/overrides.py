@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from decodeloop.policy import PolicySettings
 from decodeloop.types import DecodeRequest, Plan, Reason, SpeculationMode
@@ -12,8 +12,7 @@ from decodeloop.types import DecodeRequest, Plan, Reason, SpeculationMode
 __all__ = ["SILENCE", "Choice", "ceiling", "choose", "drafter_for", "is_silent", "override", "plan_of", "silent_plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One request's part of a Plan. draft_len 0 has no drafter."""
 
     draft_len: int
@@ -31,13 +30,13 @@ def override(request: DecodeRequest, settings: PolicySettings) -> Choice | None:
     when none was), as far as the caps allow.
     """
     asked = request.speculation
+    if asked.mode is SpeculationMode.AUTO:
+        return None
     if asked.mode is SpeculationMode.OFF:
         return Choice(0, None, Reason.DENIED if asked.denied else Reason.OFF_USER)
-    if asked.mode is SpeculationMode.FORCE:
-        wanted = settings.max_draft_len if asked.draft_len is None else asked.draft_len
-        forced = choose(wanted, Reason.FORCED, request, settings)
-        return Choice(forced.draft_len, forced.drafter, Reason.FORCED) if forced.draft_len else forced
-    return None
+    wanted = settings.max_draft_len if asked.draft_len is None else asked.draft_len
+    forced = choose(wanted, Reason.FORCED, request, settings)
+    return Choice(forced.draft_len, forced.drafter, Reason.FORCED) if forced.draft_len else forced
 
 
 def ceiling(request: DecodeRequest, settings: PolicySettings) -> int:
@@ -79,12 +78,8 @@ def is_silent(request: DecodeRequest) -> bool:
 
 
 def plan_of(choices: Iterable[Choice]) -> Plan:
-    chosen = tuple(choices)
-    return Plan(
-        tuple(choice.draft_len for choice in chosen),
-        tuple(choice.drafter for choice in chosen),
-        tuple(choice.reason for choice in chosen),
-    )
+    columns = tuple(zip(*choices, strict=True))
+    return Plan(*columns) if columns else Plan((), (), ())
 
 
 @lru_cache(maxsize=256)

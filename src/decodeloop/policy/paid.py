@@ -54,7 +54,7 @@ class PaidDrafting:
             chosen = replace(step, spent_ms=step.spent_ms + float(draft_ms[depth])).solve_many(cut, drafted)
             if chosen.score > plain.score:
                 return [
-                    (replace(choice, draft_len=min(choice.draft_len, depth)) if chosen.verify_lens[i] else without[i])
+                    (choice._replace(draft_len=min(choice.draft_len, depth)) if chosen.verify_lens[i] else without[i])
                     if i in rows
                     else choice
                     for i, choice in enumerate(choices)
@@ -78,4 +78,4 @@ def expected_survival(beliefs: Beliefs, step: Step, choices: Sequence[Choice]) -
 
 
 def _for_its_cost(choice: Choice) -> Choice:
-    return choice if choice.draft_len or choice.reason in SETTLED else replace(choice, reason=Reason.OFF_COST)
+    return choice if choice.draft_len or choice.reason in SETTLED else choice._replace(reason=Reason.OFF_COST)

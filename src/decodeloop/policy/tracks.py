@@ -97,6 +97,8 @@ class Tracks:
     def spare(self, tracks: Sequence[Track], budget: float) -> None:
         """Book resting steps: in each of its own, a request might have lost `budget` tokens to the others."""
         for track in tracks:
+            if track.rested == self._rested:
+                continue
             tokens, track.rested = budget * (self._rested - track.rested), self._rested
             track.credit += max(min(tokens, MOST_SLACK - track.credit), 0.0)
 
