@@ -28,6 +28,7 @@ from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
 from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.policy.overrides import SILENCE, Choice, is_silent, plan_of, silent_plan
 from decodeloop.policy.paid import PaidDrafting, expected_survival
+from decodeloop.policy.plainly import foretold_ms, plain_ms
 from decodeloop.policy.probing import PROBE_DEPTH, Probing
 from decodeloop.policy.sizing import Step
 from decodeloop.types import (
@@ -184,7 +185,7 @@ class AdaptivePolicy:
         if record.rows:
             own = record.load.context_tokens / len(record.rows)
             self._context_tokens += 0.01 * (own - self._context_tokens)
-            self._guard.observe(record, self._plainly_ms(self._costs, record))
+            self._guard.observe(record, plain_ms(self._costs, record))
 
     def _book(self, record: StepRecord) -> None:
         """What requests have gained, and lost to each other's drafts: at once, since the next step may spend it."""
@@ -195,13 +196,8 @@ class AdaptivePolicy:
         free = self._beliefs.free
         if any(row.verify_len or (row.draft_len and row.drafter not in free) for row in record.rows):
             ms = record.predicted_ms or record.step_ms  # a machine that is slow for a moment is nobody's fault
-            slowness = max(ms / self._plainly_ms(self._costs, record), 1.0)
+            slowness = max(ms / foretold_ms(self._costs, record), 1.0)
         self._beliefs.tracks.credit(record, self._beliefs.tracks.of(record.rows), slowness, promised)
-
-    def _plainly_ms(self, costs: StepCosts, record: StepRecord) -> float:
-        """What the step would have taken with nothing verified."""
-        tokens = sum(row.prefill_tokens or 1 for row in record.rows)
-        return costs.step_ms(tokens, record.load.context_tokens, len(record.rows))
 
     def describe(self) -> Mapping[str, Any]:
         silent = Counter({SILENCE.reason: self._silent_rows})
