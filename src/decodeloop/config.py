@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -14,6 +15,8 @@ import yaml
 __all__ = ["ConfigError", "load", "read_options"]
 
 T = TypeVar("T")
+
+MOST_OPTION = 2**31 - 1  # of a component's own options: what compiled parts count with
 
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -38,7 +41,10 @@ def load(text: str, section: type[T], *, env: Mapping[str, str], source: str = "
         document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: {' '.join(str(error).split())}") from None
-    built: T = _Builder(env, source).build({} if document is None else document, section, "")
+    try:
+        built: T = _Builder(env, source).build({} if document is None else document, section, "")
+    except RecursionError:  # YAML's anchors let a value hold itself
+        raise ConfigError(f"{source}: a value is nested too deeply, or holds itself") from None
     return built
 
 
@@ -49,9 +55,11 @@ def read_options(kind: type[T], given: Mapping[str, Any], *, of: str) -> T:
         ValueError: an option that does not exist, a wrong type, or a value that the dataclass refuses.
     """
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for name in given:
+    for name, value in given.items():
         if name not in known:
             raise ValueError(f"{of}: no option {name!r}; choose from {', '.join(known)}")
+        if isinstance(value, int | float) and not abs(value) <= MOST_OPTION:
+            raise ValueError(f"{of}: {name} must be within {-MOST_OPTION} and {MOST_OPTION}, not {value}")
     try:
         return msgspec.convert(dict(given), kind)
     except msgspec.ValidationError as error:
@@ -113,9 +121,12 @@ class _Builder:
     def _leaf(self, value: Any, wanted: Any, path: str) -> Any:
         resolved = isinstance(value, _Resolved)
         try:
-            return msgspec.convert(str(value) if resolved else value, wanted, strict=not resolved)
+            leaf = msgspec.convert(str(value) if resolved else value, wanted, strict=not resolved)
         except msgspec.ValidationError as error:
             raise self._error(path, str(error)) from None
+        if isinstance(leaf, float) and math.isnan(leaf):  # it would pass every check of bounds
+            raise self._error(path, "not a number")
+        return leaf
 
     def _expanded(self, value: str, path: str) -> str:
         def resolve(found: re.Match[str]) -> str:

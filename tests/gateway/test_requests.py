@@ -119,8 +119,9 @@ def test_speculation_is_controlled_per_request() -> None:
 @pytest.mark.parametrize(
     ("field", "param", "told"),
     [
-        ({"depth": 3}, "decodeloop", "`depth`"),
+        ({"depth": 3}, "decodeloop.depth", "choose from speculation, draft_len, drafter, class"),
         ({"speculation": "on"}, "decodeloop.speculation", "auto, off, force"),
+        ({"speculation": ""}, "decodeloop.speculation", "auto, off, force"),
         ({"speculation": True}, "decodeloop.speculation", "bool"),
         ({"speculation": "off", "draft_len": 2}, "decodeloop.speculation", "draft_len"),
         ({"speculation": "off", "drafter": "ngram"}, "decodeloop.speculation", "drafter"),
@@ -183,7 +184,7 @@ def test_contradictions() -> None:
     assert refused(CHAT, chat(top_logprobs=2))["param"] == "top_logprobs"
     assert refused(COMPLETIONS, completion(prompt=["a"] * 65, n=2))["param"] == "n"
     assert refused(COMPLETIONS, completion(prompt=["a"] * 3), limits=Limits(max_choices=2))["param"] == "prompt"
-    assert refused(CHAT, chat(stream=True, stream_options={"x": 1}))["param"] == "stream_options"
+    assert refused(CHAT, chat(stream=True, stream_options={"x": 1}))["param"] == "stream_options.x"
 
 
 def test_unknown_fields_are_named_and_near_ones_suggested() -> None:

@@ -15,6 +15,7 @@ from decodeloop.governance.focus import COLUMNS, csv_text, focus_rows
 from decodeloop.governance.ledger import Outcome, bound_charge, charge_of, correction
 from decodeloop.governance.price import Price
 from decodeloop.governance.quota import Limit, Unit, Window
+from decodeloop.governance.settings import AdminSettings, GovernanceSettings, LimitSettings, PriceSettings
 from decodeloop.governance.showback import showback
 from decodeloop.types import Identity, Usage
 
@@ -126,3 +127,33 @@ def test_showback_sums_by_what_is_asked() -> None:
     with pytest.raises(ValueError, match="no grouping 'moon'; choose from organization, "):
         showback(rows, "moon")
     assert rows[0].started_s == NOON_S
+
+
+@pytest.mark.parametrize("amount", [-1, 1e30, float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("unit", Unit)
+def test_amounts_that_no_store_could_count(unit: Unit, amount: float) -> None:
+    with pytest.raises(ValueError, match="limit l: the amount must be between 0 and"):
+        LimitSettings(id="l", unit=unit, amount=amount, window=Window.DAY)
+
+
+@pytest.mark.parametrize("kind", ["prompt", "cached", "completion", "second_cost"])
+@pytest.mark.parametrize("price", [-0.5, 1e30, float("inf"), float("nan")])
+def test_prices_that_nobody_could_pay(kind: str, price: float) -> None:
+    with pytest.raises(ValueError, match="prices must be between 0 and"):
+        PriceSettings(**{kind: price})
+
+
+def test_the_largest_amounts_are_counted_exactly() -> None:
+    assert LimitSettings(id="l", unit=Unit.TOKENS, amount=2.0**53, window=Window.DAY).record().amount == 2**53
+    assert LimitSettings(id="l", unit=Unit.MONEY, amount=9e6, window=Window.DAY).record().amount == 9 * 10**15
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_the_admin_apis_port_is_one(port: int) -> None:
+    with pytest.raises(ValueError, match="port must be between 0 and 65535"):
+        AdminSettings(port=port)
+
+
+def test_a_template_adds_tokens() -> None:
+    with pytest.raises(ValueError, match="template_tokens must not be negative"):
+        GovernanceSettings(template_tokens=-1)

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodeloop.config import ConfigError, load
+from decodeloop.config import ConfigError, load, read_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,16 @@ def test_a_whole_tree() -> None:
         ("options: {1: a}", "f.yaml: options.1: keys are words"),
         ("? [a]\n: 1", "f.yaml: "),
         ("host: !!python/object/apply:os.system [ls]", "f.yaml: "),
+        ("limits: {timeout_s: .nan}", "f.yaml: limits.timeout_s: not a number"),
+        ("limits: {timeout_s: '${N}'}", "f.yaml: limits.timeout_s: not a number"),
+        ("options: {a: [.nan]}", "f.yaml: options.a[0]: not a number"),
+        ("options: &all {a: *all}", "f.yaml: a value is nested too deeply, or holds itself"),
+        ("keys: &all [*all]", "f.yaml: a value is nested too deeply, or holds itself"),
     ],
 )
 def test_every_fault_is_named_with_its_place(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        loaded(text)
+        loaded(text, N="nan")
     assert told in str(caught.value)
 
 
@@ -201,3 +206,30 @@ def test_any_text_loads_or_is_a_config_error(text: str) -> None:
         loaded(text)
     except ConfigError:
         return
+
+
+@dataclass(frozen=True)
+class _Options:
+    share: float = 0.5
+    longest: int = 3
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"shares": 1}, "part: no option 'shares'; choose from share, longest"),
+        ({"share": "1"}, "part: Expected `float`, got `str`"),
+        ({"share": float("inf")}, "part: share must be within"),
+        ({"share": float("nan")}, "part: share must be within"),
+        ({"longest": 2**31}, "part: longest must be within"),
+        ({"longest": -(10**30)}, "part: longest must be within"),
+    ],
+)
+def test_options_of_parts_are_refused_with_their_name(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        read_options(_Options, given, of="part")
+    assert told in str(caught.value)
+
+
+def test_options_of_parts() -> None:
+    assert read_options(_Options, {"longest": 2**31 - 1}, of="part") == _Options(longest=2**31 - 1)

@@ -10,6 +10,7 @@ __all__ = ["FREE", "NANOS", "Charge", "Price", "nanos"]
 
 NANOS = 10**9
 PER_MILLION = 10**6
+MOST_PRICE = 1e9  # a thousand a token; beyond it money would overflow a store's column
 
 
 def nanos(amount: float) -> int:
@@ -27,8 +28,9 @@ class Price:
     second_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.prompt, self.cached, self.completion, self.second_cost) < 0:
-            raise ValueError("prices must not be negative")
+        for price in (self.prompt, self.cached, self.completion, self.second_cost):
+            if not 0 <= price <= MOST_PRICE:
+                raise ValueError(f"prices must be between 0 and {MOST_PRICE:g}, not {price:g}")
 
     @property
     def ceiling(self) -> float:

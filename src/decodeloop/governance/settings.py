@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decodeloop.governance.capability import Grant
 from decodeloop.governance.component import DrafterComponent
 from decodeloop.governance.keys import VirtualKey, digest_of
-from decodeloop.governance.price import Price, nanos
+from decodeloop.governance.price import NANOS, Price, nanos
 from decodeloop.governance.quota import Limit, Unit, Window
 from decodeloop.governance.scope import LEVELS, Scope
 from decodeloop.types import Identity
@@ -26,6 +26,9 @@ __all__ = [
     "PriceSettings",
     "ProxySettings",
 ]
+
+
+MOST_COUNTED = 2**53  # every count up to it is exact as a JSON number, and fits in a store's column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,9 @@ class LimitSettings:
     window: Window
 
     def __post_init__(self) -> None:
+        most = MOST_COUNTED / NANOS if self.unit is Unit.MONEY else MOST_COUNTED
+        if not 0 <= self.amount <= most:
+            raise ValueError(f"limit {self.id}: the amount must be between 0 and {most:g}, not {self.amount:g}")
         if self.unit is not Unit.MONEY and self.amount != int(self.amount):
             raise ValueError(f"limit {self.id}: {self.unit.value} are counted whole")
         self.record()
@@ -86,6 +92,9 @@ class PriceSettings:
     cached: float | None = None  # null: as fresh ones
     completion: float = 0.0
     second_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.record()
 
     def record(self) -> Price:
         cached = self.prompt if self.cached is None else self.cached
@@ -141,6 +150,8 @@ class AdminSettings:
     tokens: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError("port must be between 0 and 65535")
         if any(len(token) < 16 for token in self.tokens):
             raise ValueError("admin tokens need at least 16 characters")
 
@@ -227,6 +238,8 @@ class GovernanceSettings:
         for name in ("answer_tokens", "prompt_bytes_per_token", "checkpoint_s", "lease_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0")
+        if self.template_tokens < 0:
+            raise ValueError("template_tokens must not be negative")
         for kind in ("keys", "grants", "limits"):
             ids = [each.id for each in getattr(self, kind)]
             twice = next((id for id in ids if ids.count(id) > 1), None)

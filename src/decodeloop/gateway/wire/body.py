@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import orjson
+from msgspec import StructMeta
 
 from decodeloop.types import RequestRefused
 
@@ -62,6 +63,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Fields accepted only where their value asks for what is done anyway (null always does)."""
 
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_FIELD = re.compile(r"^Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
 
 
 def read_body(raw: bytes, schema: type[T], *, max_depth: int) -> T:
@@ -131,9 +133,14 @@ def checked(value: Any, wanted: Any, at: str = "") -> Any:
     except msgspec.ValidationError as error:
         message = str(error)
         found = _PLACE.search(message)
-        place = f"{at}.{found[1]}".strip(".").replace(".[", "[") if found else at
+        inner = found[1] if found else ""
+        place = f"{at}.{inner}".strip(".").replace(".[", "[")
         what = message[: found.start()] if found else message
-        got = _at(value, found[1]) if found else value
+        if (field := _FIELD.match(what)) is not None:
+            place = f"{place}.{field[2]}".strip(".")[:60]
+            what = "missing" if field[1].startswith("missing") else f"unknown field{_choices(wanted, inner)}"
+            raise RequestRefused(f"{place!r}: {what}", param=place) from None
+        got = _at(value, inner)
         told = "" if isinstance(got, dict | list) else f", got {shown(got)}" if ", got" not in what else ""
         raise RequestRefused(
             f"invalid value for {place!r}: {what}{told}" if place else what, param=place or None
@@ -186,3 +193,11 @@ def _at(value: Any, place: str) -> Any:
         elif isinstance(value, dict) and step in value:
             value = value[step]
     return value
+
+
+def _choices(wanted: Any, place: str) -> str:
+    """What may stand at a msgspec path below `wanted`; "" where that is not said by one type."""
+    for step in re.findall(r"[^.\[\]]+", place):
+        named = get_type_hints(wanted).get(step) if isinstance(wanted, StructMeta) else None
+        wanted = next((kind for kind in (named, *get_args(named)) if isinstance(kind, StructMeta)), None)
+    return f"; choose from {', '.join(wanted.__struct_encode_fields__)}" if isinstance(wanted, StructMeta) else ""

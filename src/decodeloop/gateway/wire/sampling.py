@@ -48,7 +48,7 @@ def params_of(body: GenerationBody, *, logprobs: int | None, default_max_tokens:
 
 def speculation_of(asked: SpeculationBody) -> Speculation:
     try:
-        mode = SpeculationMode(asked.speculation or SpeculationMode.AUTO)
+        mode = SpeculationMode.AUTO if asked.speculation is None else SpeculationMode(asked.speculation)
     except ValueError:
         raise _choose("decodeloop.speculation", asked.speculation, list(SpeculationMode)) from None
     if mode is SpeculationMode.OFF and (asked.draft_len or asked.drafter is not None):
