@@ -114,9 +114,33 @@ def test_a_split_fleet_and_goodput():
         (("--cost", "{good}"), "not a cost surface|smollm2_steps"),
         (("--steps", "{good}", "--classes", "sql=1"), "no drafts of class sql; there are some of code_edit"),
         (("--load", "0"), "a load of 0.0 times"),
+        (("--arrivals", "poisson:1e-9"), "poisson:1e-9': no request arrives"),
     ],
 )
 def test_mistakes_are_named(arguments, message):
     done = run(*(argument.format(good=RECORDED) for argument in arguments), *SHORT)
     assert isinstance(done.exception, ValueError | OSError), done.output
     assert any(part in str(done.exception) for part in message.split("|")), str(done.exception)
+
+
+@pytest.mark.parametrize("option", ["--load", "--parameters", "--kv-bytes", "--weight-bits"])
+def test_what_no_figure_would_come_of_is_refused(option):
+    done = run(option, "inf", *SHORT)
+    assert done.exit_code == 2
+    assert option in done.output
+
+
+@pytest.mark.parametrize("kind", ["azure", "mooncake"])
+def test_a_trace_without_requests_is_told_so(tmp_path, kind):
+    empty = tmp_path / "empty"
+    empty.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" if kind == "azure" else "")
+    done = run("--arrivals", f"{kind}:{empty}", *SHORT)
+    assert "no request arrives" in str(done.exception)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity"])
+def test_a_trace_whose_times_are_none_is_refused(tmp_path, number):
+    trace = tmp_path / "trace"
+    trace.write_text('{"timestamp": 1, "input_length": 5, "output_length": 5}\n'.replace("1", number, 1))
+    done = run("--arrivals", f"mooncake:{trace}", *SHORT)
+    assert "not a trace of mooncake's form" in str(done.exception)

@@ -95,6 +95,9 @@ def test_a_line_that_just_stops_is_passed_over_and_counted(rest):
         ((HEADER, line(scores=(0.5,) * 4)), "4 scores for 3 drafted"),
         ((HEADER, line(context_tokens=-1)), "negative"),
         ((HEADER, line(replace(RECORD, step_ms=-1.0))), "line 2: step_ms is -1.0"),
+        ((HEADER, line(replace(RECORD, draft_ms=1e300))), "line 2: draft_ms is 1e.300"),
+        ((HEADER, line(draft_len=10**12)), r"line 2: row 0 \(r\): more was counted than can be"),
+        ((HEADER, line().replace(b'"prefill_tokens":0', b'"prefill_tokens":1' + b"0" * 25)), "more was counted"),
     ],
 )
 def test_what_can_be_no_record_is_refused_by_its_line(lines, message):

@@ -28,6 +28,7 @@ from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.replay import cost_samples
 from decodeloop.types import CostModel, RequestClass
 
+MOST_TOKENS = 10_000_000
 RULES = "off, fixed:K, best, or a policy (adaptive, throughput, interactive, reference)"
 
 
@@ -46,15 +47,19 @@ def simulate_command(
         str, typer.Option(help="Without --steps: P(the first k draft tokens are right), k = 1, 2, ...")
     ] = "0.7,0.5,0.35,0.25",
     hardware: Annotated[str | None, typer.Option(help=f"A roofline's step times: {', '.join(HARDWARE)}.")] = None,
-    parameters: Annotated[float, typer.Option(min=1e6, help="Of the roofline's model.")] = 70e9,
-    kv_bytes: Annotated[float, typer.Option(min=0.0, help="Of a cached token, for the roofline.")] = 327_680,
-    weight_bits: Annotated[float, typer.Option(min=1.0, help="For the roofline.")] = 16,
+    parameters: Annotated[float, typer.Option(min=1e6, max=1e15, help="Of the roofline's model.")] = 70e9,
+    kv_bytes: Annotated[float, typer.Option(min=0.0, max=1e12, help="Of a cached token, for the roofline.")] = 327_680,
+    weight_bits: Annotated[float, typer.Option(min=1.0, max=64.0, help="For the roofline.")] = 16,
     paid: Annotated[bool | None, typer.Option("--paid/--free", help="Does drafting take time? A prior's does.")] = None,
     classes: Annotated[str | None, typer.Option(help="Shares: code_edit=1,general_chat=3.")] = None,
-    load: Annotated[float, typer.Option(help="So many times the trace's requests a second.")] = 1.0,
+    load: Annotated[float, typer.Option(max=1e6, help="So many times the trace's requests a second.")] = 1.0,
     seconds: Annotated[float | None, typer.Option(min=0.001, help="Of the trace; a Poisson process: 60.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Mean, of a Poisson process's requests.")] = 512,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Mean, of a Poisson process's requests.")] = 128,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST_TOKENS, help="Mean, of a Poisson process's requests.")
+    ] = 512,
+    output_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST_TOKENS, help="Mean, of a Poisson process's requests.")
+    ] = 128,
     split: Annotated[float | None, typer.Option(help="Share of the replicas that only read prompts.")] = None,
     transfer_ms: Annotated[float, typer.Option(min=0.0, help="Moving a read prompt's cache, where split.")] = 0.0,
     max_sequences: Annotated[int, typer.Option(min=1)] = 256,
@@ -83,6 +88,8 @@ def simulate_command(
         one = Fleet(cost=model, rule=build, acceptance=acceptance, limits=limits, **fleet)  # type: ignore[arg-type]
         trace = open_arrivals(arrivals, sizes=sizes, seconds=seconds, scale=load, seed=seed)
         result, served = simulate(one, with_classes(trace, shares, seed=seed), seed=seed)
+        if not served:
+            raise ValueError(f"arrivals {arrivals!r}: no request arrives at the replicas that are simulated")
         found[name] = _figures(result, served, replicas, ttft_ms, tpot_ms)
         if len(found) == 1:
             _print_head(gpus, result, trust)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,6 +32,9 @@ class _Header(msgspec.Struct):
 _HEADERS = msgspec.json.Decoder(_Header)
 _RECORDS = msgspec.json.Decoder(StepRecord)
 TRUNCATED = "Input data was truncated"
+MOST_MS = 1e9  # eleven days
+MOST_COUNT = 2**31 - 1
+MOST_DRAFTED = 1024
 
 
 def read_steps(lines: Iterable[bytes], *, source: str) -> Steps:
@@ -87,7 +89,7 @@ def _fault(record: StepRecord) -> str | None:
     """What can't be true of a step; None if all can."""
     for name in ("draft_ms", "verify_ms", "sample_ms", "overhead_ms", "step_ms"):
         ms = getattr(record, name)
-        if not (math.isfinite(ms) and ms >= 0.0):
+        if not 0.0 <= ms <= MOST_MS:
             return f"{name} is {ms}"
     for place, row in enumerate(record.rows):
         fault = _row_fault(row)
@@ -100,6 +102,8 @@ def _row_fault(row: StepRow) -> str | None:
     counts = (row.context_tokens, row.prefill_tokens, row.draft_len, row.verify_len, row.accepted)
     if min(*counts, row.emitted, row.discarded, *row.shadow_match.values()) < 0:
         return "a count is negative"
+    if max(counts) > MOST_COUNT or row.draft_len > MOST_DRAFTED:
+        return f"more was counted than can be: a draft has {MOST_DRAFTED} tokens at most, anything else {MOST_COUNT}"
     if row.verify_len > row.draft_len:
         return f"{row.verify_len} tokens were verified of {row.draft_len} drafted"
     if row.accepted > row.verify_len:

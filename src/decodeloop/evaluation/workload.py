@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -126,5 +127,7 @@ def loop_at(text_tokens: Sequence[int], length: int = 12) -> int | None:
 def _from_zero(rows: Iterator[tuple[float, int, int]]) -> list[Arrival]:
     """Requests without a prompt or an answer are left out."""
     found = sorted(row for row in rows if row[1] > 0 and row[2] > 0)
+    if not all(math.isfinite(at) for at, _, _ in found):
+        raise ValueError("a time that is no number")
     start = found[0][0] if found else 0.0
     return [Arrival(at - start, prompt, output) for at, prompt, output in found]
