@@ -99,11 +99,8 @@ def _fault(record: StepRecord) -> str | None:
 
 
 def _row_fault(row: StepRow) -> str | None:
-    counts = (row.context_tokens, row.prefill_tokens, row.draft_len, row.verify_len, row.accepted)
-    if min(*counts, row.emitted, row.discarded, *row.shadow_match.values()) < 0:
-        return "a count is negative"
-    if max(counts) > MOST_COUNT or row.draft_len > MOST_DRAFTED:
-        return f"more was counted than can be: a draft has {MOST_DRAFTED} tokens at most, anything else {MOST_COUNT}"
+    if (fault := _count_fault(row)) is not None:
+        return fault
     if row.verify_len > row.draft_len:
         return f"{row.verify_len} tokens were verified of {row.draft_len} drafted"
     if row.accepted > row.verify_len:
@@ -113,4 +110,13 @@ def _row_fault(row: StepRow) -> str | None:
     judged = row.emitted + row.discarded
     if judged and judged != row.accepted + 1:
         return f"{row.emitted} emitted and {row.discarded} discarded are not {row.accepted} accepted and one more"
+    return None
+
+
+def _count_fault(row: StepRow) -> str | None:
+    counts = (row.context_tokens, row.prefill_tokens, row.draft_len, row.verify_len, row.accepted)
+    if min(*counts, row.emitted, row.discarded, *row.shadow_match.values()) < 0:
+        return "a count is negative"
+    if max(counts) > MOST_COUNT or row.draft_len > MOST_DRAFTED:
+        return f"more was counted than can be: a draft has {MOST_DRAFTED} tokens at most, anything else {MOST_COUNT}"
     return None
