@@ -163,7 +163,7 @@ def test_constraints(fields: dict[str, Any], spec: GrammarSpec | None) -> None:
     ("fields", "param"),
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {}}, "response_format"),
+        ({"response_format": {}}, "response_format.type"),
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
         (
@@ -177,7 +177,7 @@ def test_constraints(fields: dict[str, Any], spec: GrammarSpec | None) -> None:
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [1]}, "guided_choice[0]"),
         ({"structured_outputs": {}}, "structured_outputs"),
-        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "response_format"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.regex"),
     ],
