@@ -29,11 +29,13 @@ MEASURING_S = 10.0  # of step costs
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request that was not cut off. request_id: of what was asked, not the id that it ran under."""
+    """What came of a request that was not cut off. request_id: of what was asked, not the id that it ran under. Times
+    are of its arm's own clock."""
 
     request_id: str
     token_ids: tuple[int, ...]
     tpot_ms: float  # from the first chunk to the last, a token after those of the first
+    ended_s: float
     slo: Slo = Slo()
 
 
@@ -50,11 +52,33 @@ class Served:
         return sum(row.emitted for record in self.records for row in record.rows)
 
 
+class OwnTime:
+    """Seconds that pass for one arm at a time. For an arm that waits for its turn the clock stands still: what its
+    steps, its policy and its answers take is as if it had the machine for itself."""
+
+    def __init__(self) -> None:
+        self._behind_s = 0.0  # the clock at hand, behind the machine's
+        self._whose: object = None
+        self._stopped_s: dict[object, float] = {}
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self._behind_s
+
+    def go_on(self, whose: object) -> None:
+        """From here on it is this arm's time."""
+        if whose is not self._whose:
+            self._stopped_s[self._whose] = self()
+            self._behind_s = time.perf_counter() - self._stopped_s.get(whose, 0.0)
+            self._whose = whose
+
+
 class ClosedLoop:
     """An arm under a constant load: a request that ends is followed by the next of the stream at once."""
 
-    def __init__(self, engine: EmbeddedEngine, policy: Policy, proposers: Proposers, scheduler: Scheduler) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: EmbeddedEngine, policy: Policy, proposers: Proposers, scheduler: Scheduler, clock: OwnTime
+    ) -> None:
+        self.engine, self.clock = engine, clock
         self._policy, self._proposers, self._scheduler = policy, proposers, scheduler
         self.observer: Callable[[StepRecord], None] | None = None  # of the engine's steps
         self._numbers = itertools.count()
@@ -78,6 +102,7 @@ class ClosedLoop:
 
     def take(self) -> None:
         """The engine's next steps are this arm's. Called between two steps."""
+        self.clock.go_on(self)
         engine = self.engine.engine
         engine.policy, engine.proposers, engine.scheduler = self._policy, self._proposers, self._scheduler
 
@@ -110,6 +135,7 @@ class Listening(Protocol):
     """Whose requests they are."""
 
     jobs: set[Job]
+    loop: ClosedLoop
 
     def ended(self, job: Job | None, answer: Answer) -> None: ...
 
@@ -120,7 +146,7 @@ class _Turn:
     def __init__(
         self, loop: ClosedLoop, stream: Iterator[Prepared], load: int, enough: Callable[[Served], bool]
     ) -> None:
-        self._loop, self._stream, self._load, self._enough = loop, stream, load, enough
+        self.loop, self._stream, self._load, self._enough = loop, stream, load, enough
         self._records: list[StepRecord] = []
         self._answers: list[Answer] = []
         self._end_s: float | None = None
@@ -141,7 +167,7 @@ class _Turn:
 
     def next(self) -> None:
         prepared = next(self._stream)
-        self._loop.submit(prepared, Listener(self, prepared.request))
+        self.loop.submit(prepared, Listener(self, prepared.request))
 
     def ended(self, job: Job | None, answer: Answer) -> None:
         if job is not None:
@@ -182,7 +208,7 @@ class Listener:
         self._turn.jobs.add(job)
 
     def put(self, chunks: Sequence[Chunk]) -> None:
-        self._last_s = time.perf_counter()
+        self._last_s = self._turn.loop.clock()
         for chunk in chunks:
             self._tokens += chunk.token_ids
         if self._first is None and self._tokens:
@@ -192,7 +218,8 @@ class Listener:
         first_s, first_tokens = self._first or (self._last_s, 0)
         later = len(self._tokens) - first_tokens
         tpot_ms = 1e3 * (self._last_s - first_s) / later if later else 0.0
-        self._turn.ended(self._job, Answer(self._request.id, tuple(self._tokens), tpot_ms, self._request.slo))
+        tokens, slo = tuple(self._tokens), self._request.slo
+        self._turn.ended(self._job, Answer(self._request.id, tokens, tpot_ms, self._last_s, slo))
 
     def fail(self, error: RequestRefused) -> None:
         self._turn.failed(error)
@@ -212,10 +239,11 @@ class Arms:
         self._checkpoint, self._settings = checkpoint, settings
         self.runner = choose_runner(checkpoint, settings).runner
         self.loops: dict[str, ClosedLoop] = {}
+        self._clock = OwnTime()
         self._engine = build_engine(
             checkpoint,
             replace(settings, policy="off"),
-            clock=time.perf_counter,
+            clock=self._clock,
             name="model",
             runner=self.runner,
             observers=(self._observe,),
@@ -247,7 +275,7 @@ class Arms:
             {**playing, **(extra_drafters or {})}, shadow_len=shadow_len, shares_noise=verifier.shares_noise
         )
         scheduler = Scheduler(self._engine.engine.scheduler.cache, settings, max_context)
-        self.loops[name] = ClosedLoop(self._engine, deciding, proposers, scheduler)
+        self.loops[name] = ClosedLoop(self._engine, deciding, proposers, scheduler, self._clock)
         return self.loops[name]
 
     def costs(self) -> CostSurface:

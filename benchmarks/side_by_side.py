@@ -8,7 +8,6 @@ all of them say the same at about the same time, and come to the end together.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -23,7 +22,7 @@ SLICE_STEPS = 3  # at least
 
 
 class Lane:
-    """One arm's share of it. Time counts from the first step at full load on."""
+    """One arm's share of it. Time counts from the first step at full load on, and only while the arm runs."""
 
     def __init__(self, loop: ClosedLoop, stream: Iterator[Prepared], load: int) -> None:
         self.loop = loop
@@ -33,38 +32,35 @@ class Lane:
         self.jobs: set[Job] = set()
         self.tokens, self.seconds = 0, 0.0
         self.refused: RequestRefused | None = None
-        self._begun_s: float | None = None  # its slice's start
+        self._slice_s = 0.0  # its start
         self._slice_steps = 0
         self._runs = self.closed = False
 
-    def begin(self, now_s: float) -> None:
+    def begin(self) -> None:
         """Its slice. Called on the engine's thread, as everything below."""
         self.loop.take()
-        self._begun_s, self._slice_steps = now_s if self.records else None, 0
+        self._slice_s, self._slice_steps = self.loop.clock(), 0
         if not self._runs:
             self._runs = True
             for _ in range(self._load):
                 self._next()
 
-    def pause(self, now_s: float) -> None:
-        if self._begun_s is not None:
-            self.seconds += now_s - self._begun_s
-            self._begun_s = None
-
     def observe(self, record: StepRecord) -> None:
-        if not self.records:
-            if sum(not row.prefill_tokens for row in record.rows) < self._load:
-                return
-            self._begun_s = record.at_s
+        if not self.records and sum(not row.prefill_tokens for row in record.rows) < self._load:
+            return
         self.records.append(record)
         self.tokens += sum(row.emitted for row in record.rows)
         self._slice_steps += 1
 
-    def rests(self, now_s: float) -> bool:
+    def pause(self) -> None:
+        if self.records:
+            self.seconds = self.loop.clock() - self.records[0].at_s
+
+    def rests(self) -> bool:
         """Whether its slice is over."""
-        if self._begun_s is None or self._slice_steps < SLICE_STEPS:
+        if not self.records or self._slice_steps < SLICE_STEPS:
             return False
-        return now_s - self._begun_s >= SLICE_S
+        return self.loop.clock() - max(self._slice_s, self.records[0].at_s) >= SLICE_S
 
     def ended(self, job: Job | None, answer: Answer) -> None:
         if job is not None:
@@ -109,18 +105,16 @@ class SideBySide:
         return {name: lane.served() for name, lane in self._lanes.items()}
 
     def _observe(self, record: StepRecord) -> None:
-        now_s = time.perf_counter()
         if self._over.is_set():
             return
         lane = self._running
         lane.observe(record)
-        if lane.refused is not None or lane.tokens >= self._tokens or lane.rests(now_s):
+        if lane.refused is not None or lane.tokens >= self._tokens or lane.rests():
             # Behind what the lane's ended answers have put in the inbox: its next requests.
             lane.loop.engine.worker.call(self._switch)
 
     def _switch(self) -> None:
-        now_s = time.perf_counter()
-        self._running.pause(now_s)
+        self._running.pause()
         behind = [lane for lane in self._lanes.values() if lane.tokens < self._tokens]
         if not behind or self._running.refused is not None:
             for lane in self._lanes.values():
@@ -132,7 +126,7 @@ class SideBySide:
     def _go_on(self, lane: Lane) -> None:
         self._turns[id(lane)] = max(self._turns.values()) + 1
         self._running = lane
-        lane.begin(time.perf_counter())
+        lane.begin()
 
 
 def serve_side_by_side(
