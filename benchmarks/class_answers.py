@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from closed_loop import Arms
 
+from decodeloop.cli.environment import read_environment
+from decodeloop.cli.opening import open_model
 from decodeloop.engine.intake import Intake, Prepared
+from decodeloop.engine.settings import EngineSettings
 from decodeloop.evaluation.cliff import MIXED, Cell
-from decodeloop.evaluation.workload import Prompt, loop_at
+from decodeloop.evaluation.workload import Prompt, loop_at, read_prompts
 from decodeloop.types import ChatPrompt, Request, RequestClass, SamplingParams
 
 PROMPTS = Path(__file__).parent / "data" / "classes.jsonl"
@@ -111,3 +114,22 @@ class Workload:
             own = self.scripts[classes[place % len(classes)]]
             yield self.prepared(own[(place // len(classes)) % len(own)])
             place += 1
+
+
+def open_classes(model: str, runner: str, classes: Collection[RequestClass]) -> tuple[Arms, Workload]:
+    """An engine for short requests, on which nothing but `off` is open, and the answers of some classes."""
+    settings = EngineSettings(
+        runner=runner,
+        drafters=("ngram", "suffix"),
+        drafter_options={"suffix": {"library_tokens": 0}},
+        max_context=768,
+        max_sequences=16,
+        max_step_tokens=512,
+        kv_memory_mb=768,
+    )
+    arms = Arms(open_model(model, read_environment()), settings)
+    arms.open("off", "off")
+    prompts = [p for p in read_prompts(PROMPTS.read_text().splitlines()) if p.request_class in classes]
+    workload = Workload(arms.loops["off"].engine.intake, prompts)
+    workload.write(arms, settings.max_sequences, cut_loops=True)
+    return arms, workload

@@ -1,4 +1,4 @@
-"""The adaptive policy put to four tests on the engine:  python benchmarks/policy_runs.py [--only NAMES] [--json]
+"""The adaptive policy put to three tests on the engine:  python benchmarks/policy_runs.py [--only NAMES] [--json]
 
 swings      load 1 -> 16 -> 1: the draft length falls, and recovers.
 slowed      a drafter that is right nine times of ten becomes slow, then fast again: it goes off, and comes back.
@@ -7,8 +7,6 @@ drifting    two classes swap their texts in mid-run, against a run in which they
             alarms. The drafts are those that the n-gram drafter makes at every position of the engine's answers; the
             policy's steps are simulated on the measured step times, with drafters that never rest, since alarms wait
             for thousands of labels.
-objectives  half the requests have a TPOT objective that plain decoding misses and `interactive` at the end of its dial
-            keeps: violations and throughput of `throughput` and `interactive`, in mirrored blocks.
 
 Answers end where they begin to loop. The last line is JSON.
 """
@@ -25,15 +23,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from class_answers import PROMPTS, Script, Workload
+from class_answers import Script, Workload, open_classes
 from closed_loop import Arms, Served
-from policy_objectives import compare
 
-from decodeloop.cli.environment import read_environment
-from decodeloop.cli.opening import open_model
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.intake import Prepared
-from decodeloop.engine.settings import EngineSettings
 from decodeloop.evaluation.acceptance import Texts
 from decodeloop.evaluation.asking import Always
 from decodeloop.evaluation.counterfactual import Text, histories
@@ -41,7 +35,7 @@ from decodeloop.evaluation.fleet import Limits
 from decodeloop.evaluation.policy_rule import PolicyRule
 from decodeloop.evaluation.simulate import Fleet, simulate_closed
 from decodeloop.evaluation.trust import calibrated
-from decodeloop.evaluation.workload import Arrival, read_prompts
+from decodeloop.evaluation.workload import Arrival
 from decodeloop.policy import Policy, PolicySettings, policies
 from decodeloop.policy.acceptance import Runs
 from decodeloop.policy.calibration import Calibrator, featurise
@@ -50,7 +44,7 @@ from decodeloop.policy.slots import Leaves
 from decodeloop.policy.sts import fit_sequentially
 from decodeloop.speculation import Draft, DraftBlock, DrafterSetup, DraftRequest
 from decodeloop.speculation.drafters import drafters
-from decodeloop.types import RequestClass, Slo, StepRecord
+from decodeloop.types import RequestClass, StepRecord
 
 COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
 SWING_STEPS = 250
@@ -109,7 +103,7 @@ def verified(served: Served) -> float:
 
 
 class PolicyRuns:
-    """The four tests, on engines that share weights."""
+    """The three tests, on engines that share weights."""
 
     def __init__(self, arms: Arms, workload: Workload) -> None:
         self._arms, self._workload = arms, workload
@@ -190,14 +184,6 @@ class PolicyRuns:
         alarms = found["swapped"]["alarms"], found["stationary"]["alarms"]
         return {**found, "holds": better and alarms == (1, 0)}
 
-    def objectives(self, count: int, blocks: int) -> dict[str, Any]:
-        return compare(self._arms, self._half, count, blocks)
-
-    def _half(self, slo: Slo) -> Iterator[Prepared]:
-        """Copying requests with an objective and chat without, in turn."""
-        both = zip(self._stream(COPY, slo=slo), self._stream(CHAT), strict=True)
-        return itertools.chain.from_iterable(both)
-
 
 class Remembering:
     """A policy, and all that it has seen."""
@@ -270,7 +256,7 @@ def calibrations(parts: Sequence[Sequence[StepRecord]]) -> dict[str, Any]:
     }
 
 
-TESTS = ("swings", "slowed", "drifting", "objectives")
+TESTS = ("swings", "slowed", "drifting")
 
 
 def main() -> None:
@@ -279,33 +265,18 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--runner", default="auto")
     parser.add_argument("--steps", type=int, default=8000, help="of each half of the drifting runs")
-    parser.add_argument("--answers", type=int, default=40, help="a turn of the objectives")
-    parser.add_argument("--blocks", type=int, default=4, help="of the objectives")
     parser.add_argument("--json", action="store_true", help="nothing but the JSON line")
     options = parser.parse_args()
     chosen = options.only.split(",")
     unknown = set(chosen).difference(TESTS)
     if unknown:
         raise SystemExit(f"no test called {', '.join(sorted(unknown))}; choose from {', '.join(TESTS)}")
-    settings = EngineSettings(
-        runner=options.runner,
-        drafters=("ngram", "suffix"),
-        drafter_options={"suffix": {"library_tokens": 0}},
-        max_context=768,
-        max_sequences=16,
-        max_step_tokens=512,
-        kv_memory_mb=384,
-    )
-    arms = Arms(open_model(options.model, read_environment()), settings)
-    arms.open("off", "off")
-    prompts = [p for p in read_prompts(PROMPTS.read_text().splitlines()) if p.request_class in (COPY, CHAT)]
-    workload = Workload(arms.loops["off"].engine.intake, prompts)
-    workload.write(arms, 16, cut_loops=True)
+    arms, workload = open_classes(options.model, options.runner, (COPY, CHAT))
     tests = PolicyRuns(arms, workload)
     results: dict[str, Any] = {}
     try:
         for name in chosen:
-            extra = {"drifting": [options.steps], "objectives": [options.answers, options.blocks]}.get(name, [])
+            extra = [options.steps] if name == "drifting" else []
             results[name] = getattr(tests, name)(*extra)
             if not options.json:
                 print(f"{name}: {json.dumps(results[name], indent=1)}", flush=True)
