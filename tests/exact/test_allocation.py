@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from decodeloop.policy.allocate import RATE, Items, Priced, allocate, best_score, depth_scores
 from decodeloop.policy.fair import Bound, allocate_fairly
 from decodeloop.policy.few import allocate_few
+from decodeloop.policy.weighed import allocate_weighed, best_rate
 
 
 def instances(seed, *, rows=(1, 4), depth=(1, 4), rising=False):
@@ -137,6 +138,28 @@ def test_a_few_tokens_in_plain_numbers_equal_brute_force_and_arrays(seed, budget
             else allocate_fairly(items, most, plain, budget, objective)
         )
         assert found.score == pytest.approx(many.score, rel=1e-12)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=150, deadline=None)
+def test_a_few_tokens_of_unequal_worth_in_plain_numbers_equal_brute_force(seed):
+    rng, survival, ms = instances(seed, rows=(1, 5), rising=bool(seed % 2))
+    weights = rng.choice([1.0, 2.0, 2.5, 16.0], len(survival))
+    drafted = rng.integers(0, survival.shape[1] + 1, len(survival))
+    drafts = [tuple(row[:length]) for row, length in zip(survival.tolist(), drafted, strict=True)]
+
+    def allowed(lens, spent):
+        return bool(np.all(lens <= drafted))
+
+    for objective in objectives(rng):
+        found = allocate_weighed(drafts, weights.tolist(), ms.tolist(), objective)
+        assert allowed(found.verify_lens, found.ms)
+        assert found.ms == ms[found.verify_lens.sum()]
+        assert found.tokens == pytest.approx(expected(survival, found.verify_lens).sum())
+        truth = brute_force(survival, ms, objective, weights=weights, allowed=allowed)
+        assert found.score == pytest.approx(truth, rel=1e-12)
+        if objective is RATE:
+            assert best_rate(drafts, weights.tolist(), ms.tolist()) == found.score
 
 
 @given(st.integers(0, 10**9))

@@ -18,12 +18,14 @@ from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
 from decodeloop.policy.few import padded
 from decodeloop.policy.guard import Watch
+from decodeloop.policy.interactive import Interactive
 from decodeloop.policy.meaning import DOUBT, DOUBT_WEIGHT, MOST_KNOWN
+from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.slots import Leaves
 from decodeloop.policy.throughput import PlainGuardedPolicy, Throughput
 from decodeloop.policy.tracks import Track
-from decodeloop.types import DecodeRequest, Load, Plan, Reason, RequestClass, Scores, StepRecord, StepRow
+from decodeloop.types import DecodeRequest, Load, Plan, Reason, RequestClass, Scores, Slo, StepRecord, StepRow
 
 K = 6
 EDIT = RequestClass.CODE_EDIT
@@ -43,10 +45,34 @@ def request(name="r", proposals=None, room=K):
     return DecodeRequest(name, "t", EDIT, 100, room, None, ("ngram",), proposals=told)
 
 
-def step(rows, costs, prefill=0):
+def step(rows, costs, prefill=0, aim=None):
     requests = [request(f"r{i}") for i in range(rows)]
     load = Load(rows, 0, 100 * rows, 1.0, prefill_tokens=prefill)
-    return Step(load, requests, [Track() for _ in requests], costs, Throughput(), Watch(), K)
+    return Step(load, requests, [Track() for _ in requests], costs, aim or Throughput(), Watch(), K)
+
+
+def pressed(behind, tpot_ms):
+    """`interactive` with requests that are so many tokens behind; None: without an objective."""
+    aim = Interactive(AdaptiveOptions())
+    wanted = [Slo(tpot_ms=None if tokens is None else tpot_ms) for tokens in behind]
+    aim.meet([replace(request(f"r{i}"), slo=slo) for i, slo in enumerate(wanted)])
+    for i, tokens in enumerate(behind):
+        row = StepRow(request_id=f"r{i}", tenant="t", request_class=EDIT, reason=Reason.INTERACTIVE, emitted=1)
+        ms = tpot_ms * (1.0 + (tokens or 0.0))
+        aim.follow(
+            StepRecord(
+                step=0,
+                at_s=0.0,
+                load=Load(1, 0, 100, 1.0),
+                draft_ms=0,
+                verify_ms=ms,
+                sample_ms=0,
+                overhead_ms=0,
+                step_ms=ms,
+                rows=(row,),
+            )
+        )
+    return aim
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -138,6 +164,41 @@ def test_nothing_below_the_least_worth_gains_anything(rows, slope, stairs, prefi
     survival = np.full((rows, K), 0.999 * min(here.least_worth, 1.0))
     best, plain = here.solve_many(survival, rows * K), here.solve([()] * rows)
     assert best.score <= plain.score + 1e-9
+
+
+BEHIND = st.lists(st.none() | st.sampled_from([-3.0, 0.5, 4.0, 40.0]), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    behind=BEHIND,
+    tpot_ms=st.floats(1.0, 30.0),
+    slope=st.floats(0.05, 4.0),
+    stairs=st.sampled_from([1, 2, 4]),
+    prefill=st.sampled_from([0, 5]),
+)
+def test_nothing_below_the_least_worth_gains_anything_for_objectives_either(behind, tpot_ms, slope, stairs, prefill):
+    rows = len(behind)
+    here = step(rows, surface(slope, stairs), prefill, pressed(behind, tpot_ms))
+    survival = np.full((rows, K), 0.999 * min(here.least_worth / here.heaviest, 1.0))
+    assert not here.solve_many(survival, rows * K).verify_lens.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    behind=BEHIND,
+    tpot_ms=st.floats(1.0, 30.0),
+    slope=st.floats(0.05, 4.0),
+    prefill=st.sampled_from([0, 5]),
+    conditional=st.lists(st.sampled_from([0.2, 0.5, 0.9]), min_size=5, max_size=5),
+)
+def test_few_tokens_of_unequal_worth_are_allocated_as_many_are(behind, tpot_ms, slope, prefill, conditional):
+    here = step(len(behind), surface(slope), prefill, pressed(behind, tpot_ms))
+    drafts = [tuple(p**k for k in range(1, 4)) for p in conditional[: len(behind)]]
+    few, many = here.solve(drafts), here.solve_many(padded(drafts, K), 3 * len(drafts))
+    assert few.score == pytest.approx(many.score, rel=1e-9, abs=1e-9)
+    assert few.tokens == pytest.approx(many.tokens)
+    assert few.gain_ms == pytest.approx(many.gain_ms)
 
 
 @settings(max_examples=60, deadline=None)

@@ -35,8 +35,9 @@ class Aim(Protocol):
         """The requests of the step that begins."""
         ...
 
-    def heaviest(self) -> float:
-        """How much more a token of any request that was met may be worth than of someone without an objective."""
+    def heaviest(self, rows: int, plain_ms: float) -> float:
+        """How much more a token of any request that was met may be worth than if nobody had an objective, measured
+        against the price of time, which objectives raise. plain_ms: of a step that decodes `rows` and nothing else."""
         ...
 
     def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms: ...

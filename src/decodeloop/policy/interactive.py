@@ -89,22 +89,24 @@ class Interactive:
         """Of the requests that were met, whose tokens cost the others more than they are worth."""
         names = [(request.tenant, request.request_id) for request in requests]
         free = [i for i, name in enumerate(names) if name not in self._answers and name not in self._held]
-        weights = [self._weight(answer) for answer in self._answers.values()]
-        urgency = sum(w / answer.tpot_ms for w, answer in zip(weights, self._answers.values(), strict=True))
+        needs = self._needs()
         held: tuple[int, ...] = ()
-        if urgency and free:
-            tokens = len(requests) + load.prefill_tokens
-            ms = costs.step_ms_many(tokens - np.arange(len(free) + 1), load.context_tokens, load.running)
-            attainable = V * len(requests) / float(ms[0])
-            price = attainable + min(urgency, sum(weights) / float(ms[0]))
-            held = tuple(free[: int(np.argmax(price * (ms[0] - ms) - V * np.arange(len(ms))))])
+        if needs and free:
+            least = len(requests) + load.prefill_tokens - len(free)
+            ms = costs.step_ms_from(least, len(free) + 1, load.context_tokens, load.running)[::-1]
+            price = (V * len(requests) + _urgency(needs, ms[0])) / ms[0]
+            worth = [price * (ms[0] - each) - V * count for count, each in enumerate(ms)]
+            held = tuple(free[: worth.index(max(worth))])
         self._held = {names[i] for i in held}
         if requests:
             self._held_share += MEMORY * (len(held) / len(requests) - self._held_share)
         return held
 
-    def heaviest(self) -> float:
-        return 1.0 + max(map(self._weight, self._answers.values()), default=0.0) / V
+    def heaviest(self, rows: int, plain_ms: float) -> float:
+        needs = self._needs()
+        if not needs:
+            return 1.0
+        return (V + max(weight for weight, _ in needs)) / (V + _urgency(needs, plain_ms) / rows)
 
     def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms:
         behind = np.zeros(len(requests))
@@ -160,9 +162,20 @@ class Interactive:
     def _weight(self, answer: _Answer) -> float:
         return min(max(answer.lag + self._presumed.tokens(answer.key), 0.0), self._most)
 
+    def _needs(self) -> list[tuple[float, float]]:
+        """Weight and objective, ms, of each that is behind."""
+        found = [(self._weight(answer), answer.tpot_ms) for answer in self._answers.values()]
+        return [each for each in found if each[0]]
+
     def _is_infeasible(self, answer: _Answer) -> bool:
         """Late with all the weight there is."""
         return answer.lag > 0.0 and self._weight(answer) >= self._most > 0.0
+
+
+def _urgency(needs: Sequence[tuple[float, float]], ms: float) -> float:
+    """What a plain step of `ms` costs those who are behind, but no more than its token gives them: an objective that
+    plain steps can't keep would call time dearer than anything it can buy."""
+    return sum(weight * min(ms / tpot_ms, 1.0) for weight, tpot_ms in needs)
 
 
 class InteractivePolicy(AdaptivePolicy):

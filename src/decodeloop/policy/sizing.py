@@ -15,6 +15,7 @@ from decodeloop.policy.fair import Bound, allocate_fairly
 from decodeloop.policy.few import Survival, allocate_few, padded
 from decodeloop.policy.guard import Guard
 from decodeloop.policy.tracks import Track
+from decodeloop.policy.weighed import allocate_weighed, best_rate
 from decodeloop.types import DecodeRequest, FloatArray, IntArray, Load
 
 WORTH_MARGIN = 0.9  # for what `least_worth` leaves out: requests of shorter context cost a little less
@@ -55,6 +56,13 @@ class Step:
         """The step with nothing drafted or verified."""
         return self.costs.step_ms(self.rows + self.load.prefill_tokens, self.load.context_tokens, self.sequences)
 
+    @cached_property
+    def decoding_ms(self) -> float:
+        """The same without the prompts."""
+        if not self.load.prefill_tokens:
+            return self.plain_ms
+        return self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
+
     def verifying(self, drafts: Sequence[Survival], lens: IntArray) -> Step:
         """The step in which so much of the drafts is verified in any case. lens: [N]."""
         certain = np.array([sum(own[:length]) for own, length in zip(drafts, lens, strict=True)], dtype=np.float64)
@@ -64,10 +72,7 @@ class Step:
         """What its tokens beyond plain ones would have taken plainly, less what they take now."""
         if found.gain_ms is not None:
             return found.gain_ms
-        decoding_ms = self.plain_ms
-        if self.load.prefill_tokens:
-            decoding_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
-        return (found.tokens - self.rows) * decoding_ms / self.rows - (found.ms - self.plain_ms)
+        return (found.tokens - self.rows) * self.decoding_ms / self.rows - (found.ms - self.plain_ms)
 
     @cached_property
     def least_worth(self) -> float:
@@ -82,9 +87,7 @@ class Step:
         plain_ms, *ms = self._few_ms(self.rows + self.load.prefill_tokens, most, 1)
         gain = 1.0 + self.least_gain
         a_token_ms = min((gain * each - plain_ms) / count for count, each in enumerate(ms, 1))
-        if self.load.prefill_tokens:
-            plain_ms = self.costs.step_ms(self.rows, self.load.context_tokens, self.sequences)
-        return WORTH_MARGIN * a_token_ms * self.rows / plain_ms
+        return WORTH_MARGIN * a_token_ms * self.rows / self.decoding_ms
 
     @cached_property
     def least_gain(self) -> float:
@@ -93,8 +96,8 @@ class Step:
 
     @cached_property
     def heaviest(self) -> float:
-        """How much more a token of somebody in this step may be worth than of someone without an objective."""
-        return self.aim.heaviest()
+        """How much more of its time's price a token of somebody in this step may be worth than if all were equal."""
+        return self.aim.heaviest(self.rows, self.decoding_ms)
 
     @cached_property
     def credit(self) -> FloatArray:
@@ -118,17 +121,17 @@ class Step:
             if weights is None:
                 unbound = Bound(self.plain_ms, 1.0)
                 return allocate_few(drafts, self._few_ms(self.rows, drafted, count), RATE, unbound, credit).score
-            return self._rate(self.items(padded(drafts, self.depth)), drafted, weights)
+            return best_rate(drafts, weights.tolist(), self._few_ms(self.rows, drafted, count))
 
         terms = self.aim.terms(self.requests, self._market(rate))
-        if terms.weights is not None:
-            return self._best(self.items(padded(drafts, self.depth)), drafted, terms)
         ms = self._few_ms(self.rows + self.load.prefill_tokens, drafted, count)
+        if terms.weights is not None:
+            if self._bound.budget < 1.0:
+                return self._best(self.items(padded(drafts, self.depth)), drafted, terms)
+            return self._weighed(drafts, terms.weights.tolist(), ms, terms)
         found = allocate_few(drafts, ms, terms.objective, self._bound, credit)
         rows = float(self.rows)
-        score = float(terms.objective.score(rows, ms[0]))
-        nothing = Allocation(np.zeros(self.rows, np.int64), rows, ms[0], score, score)
-        return self._worthwhile(found, nothing, found.tokens - rows, terms)
+        return self._worthwhile(found, self._nothing(rows, ms[0], terms), found.tokens - rows, terms)
 
     def solve_many(self, survival: FloatArray, drafted: int) -> Allocation:
         """The same in arrays. survival: [N, K], of which `drafted` positions exist."""
@@ -174,6 +177,19 @@ class Step:
         tokens, score = float(items.least_tokens.sum()), float(terms.objective.score(items.plain_value, float(ms[0])))
         nothing = Allocation(np.zeros(self.rows, np.int64), tokens, float(ms[0]), score, score)
         return self._worthwhile(found, nothing, float(np.where(verified, items.values, 0.0).sum()), terms)
+
+    def _weighed(
+        self, drafts: Sequence[Survival], weights: Sequence[float], ms: Sequence[float], terms: Terms
+    ) -> Allocation:
+        found = allocate_weighed(drafts, weights, ms, terms.objective)
+        lens = found.verify_lens.tolist()
+        value = sum(w * sum(own[:length]) for w, own, length in zip(weights, drafts, lens, strict=True))
+        return self._worthwhile(found, self._nothing(sum(weights), ms[0], terms), value, terms)
+
+    def _nothing(self, value: float, ms: float, terms: Terms) -> Allocation:
+        """Where nothing is verified and nothing certain."""
+        score = terms.objective.score(value, ms)
+        return Allocation(np.zeros(self.rows, np.int64), float(self.rows), ms, score, score)
 
     def _worthwhile(self, found: Allocation, nothing: Allocation, value: float, terms: Terms) -> Allocation:
         """`found`, which adds `value` to verifying nothing more, unless that is too little to be sure that it gains."""

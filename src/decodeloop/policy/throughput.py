@@ -28,7 +28,7 @@ class Throughput:
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """Whoever they are."""
 
-    def heaviest(self) -> float:
+    def heaviest(self, rows: int, plain_ms: float) -> float:
         return 1.0
 
     def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms:
