@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from decodeloop.policy.aim import Market
 from decodeloop.policy.attainment import MOST, STEP
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
-from decodeloop.policy.interactive import Interactive, InteractivePolicy, V
+from decodeloop.policy.interactive import LEAD, Interactive, InteractivePolicy, V
 from decodeloop.policy.options import AdaptiveOptions
 from decodeloop.types import DecodeRequest, Knowledge, Load, Reason, RequestClass, Scores, Slo, StepRecord, StepRow
 
@@ -118,6 +120,20 @@ def test_answers_of_a_class_that_ends_late_are_taken_to_be_behind_from_their_fir
         clock.answer(f"early {i}", 0.9 * TPOT_MS, 5)
     assert weights(aim, asking("newer")) == pytest.approx([0.0], abs=STEP)
     assert aim.describe()["presumed_behind"][0]["in_time"] == pytest.approx(0.9, abs=0.04)
+
+
+def test_who_is_ahead_by_the_lead_weighs_nothing_however_late_its_class_is_and_less_the_more_it_is_ahead():
+    aim = Interactive(AdaptiveOptions(attainment=0.9))
+    clock = Clock(aim)
+    for i in range(8):
+        clock.answer(f"late {i}", 1.1 * TPOT_MS, 5)
+    presumed = 8 * STEP * 0.9
+    assert presumed > 2 * LEAD
+    found = []
+    for _ in range(math.ceil(LEAD) + 1):
+        found.append(weights(aim, asking("ahead"))[0])
+        clock.step(TPOT_MS, "ahead", accepted=1)
+    assert found == pytest.approx([presumed * max(1.0 - ahead / LEAD, 0.0) for ahead in range(len(found))])
 
 
 def test_a_class_that_is_in_time_anyway_may_be_behind_before_it_weighs():

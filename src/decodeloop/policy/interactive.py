@@ -15,7 +15,10 @@ trades objectives against throughput is Z_most, the most that lateness may weigh
 A queue that has to grow before it acts leaves every answer late by its length, which in an average over all time is
 nothing and in an answer of a hundred tokens is all. So answers of a class are presumed to be behind from their first
 token on (place-holder backlog, Neely 2010, 4.8), by as much as it takes for the wanted share of them to end in time
-(see `attainment`), and no more: a class whose answers end in time anyway is presumed to be ahead.
+(see `attainment`), and no more: a class whose answers end in time anyway is presumed to be ahead. What makes a class
+late are those of its answers that copy little. The others show that they do better by being ahead, and a few tokens are
+enough to go on plainly for long: by LEAD tokens ahead an answer has used up what its class is presumed to be behind,
+however much that is.
 
 A token that is decoded plainly takes its part of the step like any other. Where that costs the late more than the V it
 is worth, its request sits the step out, if it has no objective and did not sit out the one before: it keeps half
@@ -43,6 +46,7 @@ from decodeloop.policy.options import AdaptiveOptions, read_options
 from decodeloop.types import CostModel, DecodeRequest, Load, Plan, Reason, StepRecord
 
 V = 2.0  # tokens
+LEAD = 5.0  # tokens that an answer must be ahead, at most, before it weighs nothing
 Z_MOST = 64 * V  # at the end of the dial
 MEMORY = 0.02  # a step's weight in the reported point
 
@@ -160,7 +164,9 @@ class Interactive:
         }
 
     def _weight(self, answer: _Answer) -> float:
-        return min(max(answer.lag + self._presumed.tokens(answer.key), 0.0), self._most)
+        presumed = self._presumed.tokens(answer.key)
+        steepness = max(presumed / LEAD, 1.0) if answer.lag < 0.0 else 1.0
+        return min(max(steepness * answer.lag + presumed, 0.0), self._most)
 
     def _needs(self) -> list[tuple[float, float]]:
         """Weight and objective, ms, of each that is behind."""

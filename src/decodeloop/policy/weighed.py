@@ -28,7 +28,7 @@ def allocate_weighed(
     number drafted. All tokens cost the same.
     """
     ranked = _ranked(drafts, weights)
-    scores = list(map(objective.score, _values(ranked, weights), ms))
+    scores = objective.scores(_values(ranked, weights), ms)
     total = scores.index(max(scores))
     lens = [0] * len(drafts)
     for _, row in ranked[:total]:
