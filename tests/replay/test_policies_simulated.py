@@ -206,7 +206,8 @@ def test_no_throughput_is_given_for_more_answers_in_time_than_wanted():
     assert missed > 0.5
     assert [late for late, _ in found.values()] == pytest.approx([0.4, 0.2, 0.05], abs=0.025)
     few, more, most = (rate for _, rate in found.values())
-    assert greedy > few > max(more, most)
+    assert greedy > max(few, more)
+    assert min(few, more) > most
 
 
 def test_others_sit_steps_out_where_drafts_alone_keep_no_objective():
