@@ -141,27 +141,33 @@ class Attention:
     def due(self, sequences: Sequence[Running]) -> list[int]:
         """The indices of those to ask in the step that begins; who wants no speculation is never asked."""
         self._now += 1
-        if self._now < self._next_due and tuple(sequences) == self._seen:
+        if tuple(sequences) != self._seen:
+            self._meet(sequences)
+        elif self._now < self._next_due:
             return []
+        now, due = self._now, []
+        self._next_due = now + LATE
+        for i, sequence in enumerate(sequences):
+            if sequence.request.speculation.mode is SpeculationMode.OFF:
+                continue
+            asked_at = self._rests[sequence.id].due
+            if now >= asked_at:
+                due.append(i)
+            self._next_due = min(self._next_due, max(asked_at, now + 1))
+        return due
+
+    def _meet(self, sequences: Sequence[Running]) -> None:
+        """Others run than in the last step: how many they are, of what kinds, and how the new ones begin."""
         self._seen = tuple(sequences)
         kind, count = Counter(map(_kind, sequences)).most_common(1)[0] if sequences else (None, 0)
         self._most = kind if 2 * count >= len(sequences) else None
         self._octave = max(len(sequences) - 1, 0).bit_length()
         if self._octave not in self._octaves:
             self._octaves[self._octave] = _Octave(_Costs(SEQUENCE_MS + STEP_MS / max(len(sequences), 1)))
-        now, rests, here = self._now, self._rests, self._octave
-        due = []
-        self._next_due = now + LATE
-        for i, sequence in enumerate(sequences):
-            rest = rests.get(sequence.id)
-            if rest is None or rest.octave != here:
-                rest = rests[sequence.id] = self._class_of(sequence).begin(now, here)
-            if sequence.request.speculation.mode is SpeculationMode.OFF:
-                continue
-            if now >= rest.due:
-                due.append(i)
-            self._next_due = min(self._next_due, max(rest.due, now + 1))
-        return due
+        for sequence in sequences:
+            rest = self._rests.get(sequence.id)
+            if rest is None or rest.octave != self._octave:
+                self._rests[sequence.id] = self._class_of(sequence).begin(self._now, self._octave)
 
     def heed(self, sequences: Sequence[Running], asked: Sequence[int], decision: Decision) -> None:
         """What was verified in the end of those that were asked. asked: indices of `sequences`."""
