@@ -119,6 +119,7 @@ def test_serve_from_a_file_records_steps_and_stops_cleanly(model, tmp_path, monk
     assert process.returncode == 0
     assert "curl" in process.stderr_text
     assert "Traceback" not in process.stderr_text
+    assert "leaked" not in process.stderr_text  # compiled parts are told of at the end if they are still there
     header, *records = map(json.loads, Path(steps).read_text().splitlines())
     assert header["schema"] == "decodeloop.steps/1"
     assert header["provenance"]["model_hash"]

@@ -65,7 +65,10 @@ def serve(app: Gateway, settings: GatewaySettings, bound: socket.socket) -> None
     server = build_server(app, settings)
     _take_descriptors()
     settle_garbage()
-    server.run([bound])
+    try:
+        server.run([bound])
+    finally:
+        gc.unfreeze()  # what is never looked at is never let go: compiled parts would call it leaked
 
 
 def settle_garbage() -> None:
