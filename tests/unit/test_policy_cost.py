@@ -235,7 +235,7 @@ def test_goes_through_json():
 
 
 @pytest.mark.parametrize(
-    "bad", [{}, {"schema": "decodeloop.cost/1"}, {"schema": "decodeloop.cost/1", "samples": [[1]]}]
+    "bad", [{}, [], None, "x", {"schema": "decodeloop.cost/1"}, {"schema": "decodeloop.cost/1", "samples": [[1]]}]
 )
 def test_other_json_is_refused(bad):
     with pytest.raises(ValueError, match="not a cost surface"):

@@ -89,7 +89,7 @@ def read_surface(path: Path) -> CostSurface:
     """A file of the cost cache. Raises ValueError for what is none."""
     try:
         return CostSurface.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 

@@ -211,8 +211,9 @@ class CostSurface:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CostSurface:
         """Raises ValueError when `data` is not what to_json gives."""
-        if data.get("schema") != SCHEMA:
-            raise ValueError(f"not a cost surface: schema {data.get('schema')!r}, expected {SCHEMA!r}")
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if schema != SCHEMA:
+            raise ValueError(f"not a cost surface: schema {schema!r}, expected {SCHEMA!r}")
         try:
             samples = [CostSample(*row) for row in data["samples"]]
             drafts = [DraftSample(*row) for row in data["draft_samples"]]
