@@ -180,7 +180,8 @@ BEHIND = st.lists(st.none() | st.sampled_from([-3.0, 0.5, 4.0, 40.0]), min_size=
 def test_nothing_below_the_least_worth_gains_anything_for_objectives_either(behind, tpot_ms, slope, stairs, prefill):
     rows = len(behind)
     here = step(rows, surface(slope, stairs), prefill, pressed(behind, tpot_ms))
-    survival = np.full((rows, K), 0.999 * min(here.least_worth / here.heaviest, 1.0))
+    worths = here.least_worth / np.array(here.edges or [1.0] * rows)
+    survival = np.repeat(0.999 * np.minimum(worths, 1.0)[:, None], K, axis=1)
     assert not here.solve_many(survival, rows * K).verify_lens.any()
 
 

@@ -35,9 +35,9 @@ class Aim(Protocol):
         """The requests of the step that begins."""
         ...
 
-    def heaviest(self, rows: int, plain_ms: float) -> float:
-        """How much more a token of any request that was met may be worth than if nobody had an objective, measured
-        against the price of time, which objectives raise. plain_ms: of a step that decodes `rows` and nothing else."""
+    def edges(self, requests: Sequence[DecodeRequest], plain_ms: float) -> Sequence[float] | None:
+        """[N] how much more a token of each may be worth than if nobody had an objective, measured against the price of
+        time, which objectives raise. plain_ms: of a step that decodes and does nothing else. None: 1 each."""
         ...
 
     def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms: ...

@@ -21,7 +21,7 @@ from decodeloop.policy.bounded import make_room
 from decodeloop.types import RequestClass
 
 STEP = 2.0  # tokens
-MOST = 16.0  # tokens, either way
+MOST = 24.0  # tokens, either way
 MEMORY = 0.01  # an answer's weight in the reported share, at least
 
 Key = tuple[str, RequestClass]  # tenant, class

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import attrgetter
 
 import numpy as np
@@ -46,16 +47,16 @@ class Choosing:
         self._draw = Draw()
         self._growth, self._growth_age = 0.0, GROWTH_STEPS
         self._turn = 0
-        self._worths: dict[tuple[int, int, int, int], float] = {}
+        self._least_worths: dict[tuple[int, int, int, int], float] = {}
 
     def choices(self, step: Step) -> Chosen:
         self._turn += 1
         if self._turn % WORTH_STEPS == 0:
-            self._worths.clear()
+            self._least_worths.clear()
         choices = [SILENCE if is_silent(request) else self._imposed(request) for request in step.requests]
-        worth = 0.0 if self._turn % LISTEN == 0 else self._worth(step)
+        worths = self._worths(step) if self._turn % LISTEN else repeat(0.0)
         all_heard, drafts = True, list[Survival]()
-        for row, choice in enumerate(choices):
+        for row, (choice, worth) in enumerate(zip(choices, worths, strict=False)):
             draft: Survival = ()
             if choice.reason is Reason.FORCED:
                 all_heard = False
@@ -140,13 +141,15 @@ class Choosing:
         length = min(choice.draft_len, len(played.said))
         return Choice(length, played.drafter, choice.reason), played.meaning.survival(length)
 
-    def _worth(self, step: Step) -> float:
-        """step.least_worth, which hardly changes from step to step."""
+    def _worths(self, step: Step) -> Iterable[float]:
+        """For each request. step.least_worth hardly changes from step to step."""
         load = step.load
         key = step.rows, load.running, load.prefill_tokens, load.context_tokens.bit_length()
-        if key not in self._worths:
-            self._worths[key] = step.least_worth
-        return self._worths[key] / step.heaviest
+        least = self._least_worths.get(key)
+        if least is None:
+            least = self._least_worths[key] = step.least_worth
+        edges = step.edges
+        return repeat(least) if edges is None else [least / edge for edge in edges]
 
     def _pick(self, step: Step, row: int, rewards: dict[str, float], silent: Sequence[str]) -> str:
         """By Hedge among those heard and those not, who enter it by their record.

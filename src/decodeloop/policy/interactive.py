@@ -106,11 +106,13 @@ class Interactive:
             self._held_share += MEMORY * (len(held) / len(requests) - self._held_share)
         return held
 
-    def heaviest(self, rows: int, plain_ms: float) -> float:
+    def edges(self, requests: Sequence[DecodeRequest], plain_ms: float) -> Sequence[float] | None:
         needs = self._needs()
         if not needs:
-            return 1.0
-        return (V + max(weight for weight, _ in needs)) / (V + _urgency(needs, plain_ms) / rows)
+            return None
+        price = V + _urgency(needs, plain_ms) / len(requests)
+        answers = (self._answers.get((request.tenant, request.request_id)) for request in requests)
+        return [(V if answer is None else V + self._weight(answer)) / price for answer in answers]
 
     def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms:
         behind = np.zeros(len(requests))

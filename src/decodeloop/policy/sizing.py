@@ -94,10 +94,10 @@ class Step:
         """The share of plain speed that verifying must gain: less is within what step times are known to."""
         return min(max(self.costs.uncertainty(), LEAST_GAIN), MOST_GAIN)
 
-    @cached_property
-    def heaviest(self) -> float:
-        """How much more of its time's price a token of somebody in this step may be worth than if all were equal."""
-        return self.aim.heaviest(self.rows, self.decoding_ms)
+    @property
+    def edges(self) -> Sequence[float] | None:
+        """[N] by what each request's `least_worth` is divided, since its tokens are worth more or time is; None: 1."""
+        return self.aim.edges(self.requests, self.decoding_ms)
 
     @cached_property
     def credit(self) -> FloatArray:

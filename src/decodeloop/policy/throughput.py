@@ -28,8 +28,8 @@ class Throughput:
     def meet(self, requests: Sequence[DecodeRequest]) -> None:
         """Whoever they are."""
 
-    def heaviest(self, rows: int, plain_ms: float) -> float:
-        return 1.0
+    def edges(self, requests: Sequence[DecodeRequest], plain_ms: float) -> None:
+        """All are equal."""
 
     def terms(self, requests: Sequence[DecodeRequest], market: Market) -> Terms:
         return Terms(None, Priced(market.rate(None)) if market.mixed else RATE)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from operator import truediv
 
 import numpy as np
 
-from decodeloop.policy.allocate import Allocation, Objective
+from decodeloop.policy.allocate import RATE, Allocation, Objective
 from decodeloop.policy.few import Survival
 
 Ranked = list[tuple[float, int]]  # what each token is worth, negated, and its draft, best first
@@ -16,7 +15,7 @@ Ranked = list[tuple[float, int]]  # what each token is worth, negated, and its d
 
 def best_rate(drafts: Sequence[Survival], weights: Sequence[float], ms: Sequence[float]) -> float:
     """The most value a millisecond. Arguments as in `allocate_weighed`."""
-    return max(map(truediv, _values(_ranked(drafts, weights), weights), ms))
+    return max(RATE.scores(_values(_ranked(drafts, weights), weights), ms))
 
 
 def allocate_weighed(
