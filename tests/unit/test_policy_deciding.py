@@ -269,7 +269,7 @@ def test_unlikely_proposals_are_left_but_go_on_being_learned_from():
 
 def test_steps_in_which_nobody_was_asked_are_counted_but_hardly_learned_from():
     policy, learned = PlainGuardedPolicy(PolicySettings(K), surface()), []
-    learn, policy._learn = policy._learn, lambda record, **how: (learned.append(record.step), learn(record, **how))
+    learn, policy._learn = policy._learn, lambda record, *how: (learned.append(record.step), learn(record, *how))
     load = Load(1, 0, 100, 1.0)
     for number in range(464):
         policy.plan(load, [request()])

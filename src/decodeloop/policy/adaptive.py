@@ -31,6 +31,7 @@ from decodeloop.policy.paid import PaidDrafting, expected_survival
 from decodeloop.policy.plainly import foretold_ms, plain_ms
 from decodeloop.policy.probing import PROBE_DEPTH, Probing
 from decodeloop.policy.sizing import Step
+from decodeloop.policy.tracks import Track
 from decodeloop.types import (
     CostModel,
     Decision,
@@ -86,7 +87,7 @@ class AdaptivePolicy:
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
         self._silent_rows = 0  # of steps that were not looked at
-        self._unread: list[StepRecord] = []
+        self._unread: list[tuple[StepRecord, list[Track]]] = []  # with the tracks of their rows
         self._seen = 0
         self._all_free = False  # of the last step's drafters
         self._quiet_ms: float | None = None  # expected of a step without a proposal
@@ -158,14 +159,15 @@ class AdaptivePolicy:
             self._guard.rest(record.step_ms)
             return
         self._reasons.update(row.reason for row in record.rows)
-        self._book(record)
+        tracks = self._beliefs.tracks.of(record.rows)
+        self._book(record, tracks)
         if not self._all_free:
             self._probing.observe(record)
-        self._unread.append(record)
+        self._unread.append((record, tracks))
         if len(self._unread) >= min(LEARN_EVERY, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
             for each in unread:
-                self._learn(each)
+                self._learn(*each)
 
     def _is_uneventful(self, record: StepRecord) -> bool:
         """Nobody was even asked, nor read a prompt: like the last step and the next."""
@@ -173,8 +175,7 @@ class AdaptivePolicy:
             return False
         return not record.load.prefill_tokens and not any(row.shadow_match for row in record.rows)
 
-    def _learn(self, record: StepRecord) -> None:
-        tracks = self._beliefs.tracks.of(record.rows)
+    def _learn(self, record: StepRecord, tracks: Sequence[Track]) -> None:
         caught_up = self._beliefs.read(record, tracks)
         self._beliefs.observe(record, tracks)
         if self._costs is None:
@@ -187,7 +188,7 @@ class AdaptivePolicy:
             self._context_tokens += 0.01 * (own - self._context_tokens)
             self._guard.observe(record, plain_ms(self._costs, record))
 
-    def _book(self, record: StepRecord) -> None:
+    def _book(self, record: StepRecord, tracks: Sequence[Track]) -> None:
         """What requests have gained, and lost to each other's drafts: at once, since the next step may spend it."""
         promised = self._guard.interference()
         if self._costs is None or not record.rows or not math.isfinite(promised):
@@ -197,7 +198,7 @@ class AdaptivePolicy:
         if any(row.verify_len or (row.draft_len and row.drafter not in free) for row in record.rows):
             ms = record.predicted_ms or record.step_ms  # a machine that is slow for a moment is nobody's fault
             slowness = max(ms / foretold_ms(self._costs, record), 1.0)
-        self._beliefs.tracks.credit(record, self._beliefs.tracks.of(record.rows), slowness, promised)
+        self._beliefs.tracks.credit(record, tracks, slowness, promised)
 
     def describe(self) -> Mapping[str, Any]:
         silent = Counter({SILENCE.reason: self._silent_rows})

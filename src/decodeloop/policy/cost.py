@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,6 +86,7 @@ class CostSurface:
         self._cell_knots = np.searchsorted(self._knots, 2.0 ** (np.arange(CELLS) / 2))
         self._base = self._surface.ms(self._knots, 0.0, 1.0) - self._surface.sequence_ms
         plain_ms = min(sample.ms for sample in samples)
+        self._base_at = lru_cache(MOST_POINTS)(lambda tokens: float(np.interp(tokens, self._knots, self._base)))
         self._floor_ms = plain_ms / 20
         a_draft_ms = SPECULATING * plain_ms / 8
         # Of a step, each sequence, each token, and of a step in which drafters were asked; with drafts, of a step and
@@ -248,7 +250,7 @@ class CostSurface:
     def _learn_forward(self, tokens: int, context: int, sequences: int, ms: float) -> None:
         region, cell = self._region(context, sequences), _cell(tokens)
         shape = self._surface
-        fitted = float(np.interp(tokens, self._knots, self._base)) + shape.sequence_ms * sequences
+        fitted = self._base_at(tokens) + shape.sequence_ms * sequences
         fitted += (shape.context_ms + shape.token_context_ms * tokens / sequences) * context
         bias = region.bias_at(int(self._cell_knots[cell]))
         surprise = math.log(ms / max(fitted, self._floor_ms)) - self._drift - bias

@@ -28,6 +28,8 @@ class Curve:
     _counts: list[tuple[float, float]] = field(default_factory=list)  # (ms, slope) of 0, 1, .. tokens, as asked for
 
     def point(self, tokens: int) -> Point:
+        if tokens < len(self._counts):
+            return *self._counts[tokens], self.near
         ms, slope = np.interp(tokens, self.knots, self.ms), np.interp(tokens, self.knots, self.slope)
         return float(ms), float(slope), self.near
 

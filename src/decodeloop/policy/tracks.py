@@ -111,6 +111,8 @@ class Tracks:
                 credit += min(budget * slowness, max(MOST_SLACK - credit, 0.0))
                 track.credit = min(max(credit, LEAST_CREDIT), MOST_CREDIT)
                 key = row.tenant, row.request_class
-                make_room(self._typical, key)
-                typical = self._typical.get(key, FIRST_CREDIT)
+                typical = self._typical.get(key)
+                if typical is None:
+                    make_room(self._typical, key)
+                    typical = FIRST_CREDIT
                 self._typical[key] = track.credit + TYPICAL_KEPT * (typical - track.credit)
