@@ -5,8 +5,7 @@ slowed      a drafter that is right nine times of ten becomes slow, then fast ag
 drifting    two classes swap their texts in mid-run, against a run in which they don't: calibration error of the
             drafter's own confidence, of sequential temperature scaling fitted before the swap, and of the policy;
             alarms. The drafts are those that the n-gram drafter makes at every position of the engine's answers; the
-            policy's steps are simulated on the measured step times, with drafters that never rest, since alarms wait
-            for thousands of labels.
+            policy's steps are simulated on the measured step times, its drafters resting as they do in the engine.
 
 Answers end where they begin to loop. The last line is JSON.
 """
@@ -20,6 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from closed_loop import Arms, Served
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.intake import Prepared
 from decodeloop.evaluation.acceptance import Texts
-from decodeloop.evaluation.asking import Always
 from decodeloop.evaluation.counterfactual import Text, histories
 from decodeloop.evaluation.fleet import Limits
 from decodeloop.evaluation.policy_rule import PolicyRule
@@ -50,6 +49,7 @@ COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
 SWING_STEPS = 250
 SLOW_MS, RIGHT = 40.0, 10  # every RIGHT-th token of the slowed drafter is wrong
 DEPTH = 12
+FOREVER_S = 1e6
 BATCH = 64  # drafts that the calibrations are scored on at a time
 
 
@@ -165,16 +165,17 @@ class PolicyRuns:
         for name in ("stationary", "swapped"):
             deciding = Remembering(policies.load("adaptive")(PolicySettings(DEPTH), self._arms.costs()))
             swapped = {COPY: CHAT, CHAT: COPY} if name == "swapped" else {}
-            stream = _labelled(texts, swapped, lambda deciding=deciding: len(deciding.records) >= steps)
+            seen = deciding.records
+            late, over = (partial(_has, seen, count) for count in (steps, 2 * steps))
+            stream = _labelled(texts, swapped, late, over)
             fleet = Fleet(
                 replicas=1,
                 cost=cost,
-                rule=lambda deciding=deciding: PolicyRule(deciding, cost, max_draft_len=DEPTH, asking=Always()),
+                rule=lambda deciding=deciding: PolicyRule(deciding, cost, max_draft_len=DEPTH),
                 acceptance=known,
                 limits=Limits(16, 128, 512),
             )
-            while len(deciding.records) < 2 * steps:
-                simulate_closed(fleet, [next(stream) for _ in range(4)], seconds=30.0, following=stream)
+            simulate_closed(fleet, [next(stream) for _ in range(4)], seconds=FOREVER_S, following=stream)
             drift = deciding.describe()["drift"]
             found[name] = {"alarms": drift["alarms"], "evidence": drift["evidence"], "watched": drift["watched"]}
             found[name] |= calibrations([deciding.records[:steps], deciding.records[steps:]])
@@ -201,15 +202,25 @@ class Remembering:
 
 
 def _labelled(
-    texts: Sequence[Text], swapped: Mapping[RequestClass, RequestClass], late: Callable[[], bool]
+    texts: Sequence[Text],
+    swapped: Mapping[RequestClass, RequestClass],
+    late: Callable[[], bool],
+    over: Callable[[], bool],
 ) -> Iterator[Arrival]:
-    """The texts, again and again, of each class in turn; those that come late under the other's name."""
+    """The texts, again and again, of each class in turn until it is over; those that come late under the other's
+    name."""
     numbered = list(enumerate(texts))
     turns = [itertools.cycle([(i, t) for i, t in numbered if t.request_class is name]) for name in (COPY, CHAT)]
     for i, text in itertools.chain.from_iterable(zip(*turns, strict=True)):
+        if over():
+            return
         arrival = text.arrival(i)
         name = swapped.get(text.request_class, text.request_class) if late() else text.request_class
         yield replace(arrival, request_class=name)
+
+
+def _has(records: Sequence[StepRecord], count: int) -> bool:
+    return len(records) >= count
 
 
 def calibrations(parts: Sequence[Sequence[StepRecord]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodeloop.policy.attention import LATE, PATIENT, RESTS, SCOUTS, Attention
+from decodeloop.policy.attention import LATE, LOOKING, PATIENT, RESTS, SCOUTS, Attention
 from decodeloop.types import RequestClass, Speculation, SpeculationMode
 
 EDIT, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
@@ -85,6 +85,16 @@ def test_a_class_that_becomes_worth_it_is_asked_at_once_again():
     for i in range(2 * SCOUTS):
         served(attention, Running(100 + i), 100, lambda step: True)
     assert served(attention, Running(999), 50, lambda step: True) == list(range(50))
+
+
+def test_what_has_paid_and_stops_is_given_a_second_look_of_as_many_askings_as_paid():
+    """Labels end with the asking, and whether a class has changed is told by its labels."""
+    attention = Attention()
+    paid = len(served(attention, Running(0), 1500, lambda step: True))
+    asked = [len(served(attention, Running(1 + i), 100, lambda step: False)) for i in range(100)]
+    looks = [count for count in asked if count >= 100 / LOOKING - 1]
+    assert 0.9 * paid <= sum(looks) <= 1.3 * paid
+    assert sum(asked[-40:]) <= 40 * 100 / RESTS[-1]
 
 
 def test_classes_and_tenants_rest_apart():

@@ -3,7 +3,9 @@
 Asking takes time whatever is said: looking up, deciding, learning. Where that buys too little, a sequence is asked at
 every 2nd, 4th, .. step only; a draft worth verifying wakes it. Resting sequences are asked in the same steps, so that
 the others are plain from end to end. Of a class that hardly ever pays, one sequence in SCOUTS is asked in its first
-LATE steps: reading a prompt is most of what asking costs. What pays depends on how many sequences share a step, and on
+LATE steps: reading a prompt is most of what asking costs. A class that has paid and stops is given a second look first,
+of as many askings as have paid (SECOND_LOOK at most): whether it has changed is told by its labels (`drift`), which end
+with the asking. What pays depends on how many sequences share a step, and on
 whether most are of a kind: who drafts among others may slow them but little. So all is learned apart for every octave
 of sequences and for classes among their own.
 """
@@ -25,6 +27,7 @@ MOST_PAID = 20.0  # a single one counts for no more
 UNKNOWN, UNKNOWN_WEIGHT = 2.0, 4.0  # what asking is taken to bring in a class that nobody knows; askings that is worth
 MEMORY = 128.0  # askings
 SCOUTS, LATE = 8, 256
+SECOND_LOOK, LOOKING = 4096, 2  # askings; steps between them
 STEP_MS, SEQUENCE_MS = 0.25, 0.05  # what asking is taken to cost, a step and a sequence, until it was measured
 KEPT, OUTLYING = 0.95, 4.0  # of the measured costs, a step; times what was expected: a reading says no more than that
 
@@ -69,9 +72,29 @@ class _Costs:
 
 
 @dataclass(slots=True)
+class _Look:
+    """askings: that have paid, and have not been spent on a second look at the class, which is due once it pays nowhere
+    any more: neither among its own nor among others."""
+
+    askings: int = 0
+    places: list[_Class] = field(default_factory=list)
+
+    def heed(self, paid: float) -> None:
+        if paid >= PAYS_LESS:
+            self.askings = min(self.askings + 1, SECOND_LOOK)
+        elif self.due:
+            self.askings -= 1
+
+    @property
+    def due(self) -> bool:
+        return self.askings > 0 and all(place.paid < PAYS_LESS for place in self.places)
+
+
+@dataclass(slots=True)
 class _Class:
     """paid: what an asking has brought, in what it costs, discounted. begun: sequences that began at rest."""
 
+    look: _Look
     paid: float = UNKNOWN
     askings: float = UNKNOWN_WEIGHT
     begun: int = 0
@@ -79,13 +102,15 @@ class _Class:
     def add(self, paid: float) -> None:
         self.askings = min(self.askings + 1.0, MEMORY)
         self.paid += (min(paid, MOST_PAID) - self.paid) / self.askings
+        self.look.heed(self.paid)
 
     def begin(self, now: int, octave: int) -> _Rest:
         """A new sequence of the class, in step `now`."""
         if self.paid >= PAYS_LESS:
             return _Rest(octave, now, 1)
-        if self.paid >= HARDLY:
-            return _Rest(octave, _next(now, RESTS[0]), RESTS[0])
+        if self.paid >= HARDLY or self.look.due:
+            period = min(RESTS[0], self.longest_period)
+            return _Rest(octave, _next(now, period), period)
         self.begun += 1
         return _Rest(octave, now + LATE if self.begun % SCOUTS else _next(now, RESTS[-1]), RESTS[-1])
 
@@ -95,6 +120,8 @@ class _Class:
 
     @property
     def longest_period(self) -> int:
+        if self.look.due:
+            return LOOKING
         return RESTS[sum(self.paid < enough for enough in (PAYS, PAYS_LESS, HARDLY))]
 
 
@@ -117,13 +144,17 @@ class _Octave:
 
     costs: _Costs
     classes: dict[tuple[Kind, bool], _Class] = field(default_factory=dict)
+    looks: dict[Kind, _Look] = field(default_factory=dict)
 
     def class_of(self, kind: Kind, *, among_its_own: bool) -> _Class:
         key = kind, among_its_own
         found = self.classes.get(key)
         if found is None:
             make_room(self.classes, key)
-            found = self.classes[key] = _Class()
+            make_room(self.looks, kind)
+            look = self.looks.setdefault(kind, _Look())
+            found = self.classes[key] = _Class(look)
+            look.places.append(found)
         return found
 
 
