@@ -26,10 +26,11 @@ from decodeloop.policy.fixed import verify_all
 from decodeloop.policy.guard import Guard
 from decodeloop.policy.non_anticipating import Yardstick, bound_rows, yardstick
 from decodeloop.policy.options import AdaptiveOptions
-from decodeloop.policy.overrides import SILENCE, Choice, is_silent, plan_of, silent_plan
+from decodeloop.policy.overrides import Choice, is_silent, plan_of, silent_plan
 from decodeloop.policy.paid import PaidDrafting, expected_survival
 from decodeloop.policy.plainly import foretold_ms, plain_ms
 from decodeloop.policy.probing import PROBE_DEPTH, Probing
+from decodeloop.policy.resting import NOBODY, Resting, without
 from decodeloop.policy.sizing import Step
 from decodeloop.policy.tracks import Track
 from decodeloop.types import (
@@ -83,10 +84,9 @@ class AdaptivePolicy:
         self._beliefs = Beliefs(settings.max_draft_len, frozenset(options.free_drafters))
         self._choosing = Choosing(settings, self._beliefs, guard, aim.reason)
         self._paid = PaidDrafting(self._beliefs)
-        self._probing = Probing(self._beliefs, guard)
+        self._probing, self._resting = Probing(self._beliefs, guard), Resting()
         self._open: _Open | None = None
         self._reasons: Counter[Reason] = Counter()
-        self._silent_rows = 0  # of steps that were not looked at
         self._unread: list[tuple[StepRecord, list[Track]]] = []  # with the tracks of their rows
         self._seen = 0
         self._all_free = False  # of the last step's drafters
@@ -101,22 +101,26 @@ class AdaptivePolicy:
             modest = MODEST_LEN if load.running <= MODEST_LOAD and not load.waiting else 0
             return plan_of(self._choosing.modest(request, modest) for request in requests)
         self._all_free = self._beliefs.free.issuperset(requests[0].drafters)
-        if all(map(is_silent, requests)):
+        resting = NOBODY if self._all_free else self._resting.names(self._seen, requests)
+        if all(is_silent(request, resting) for request in requests):
             self._quiet_ms = self._plain_ms(self._costs, load, len(requests))
-            return silent_plan(len(requests))
+            return silent_plan(len(requests), self._resting.reason if resting else Reason.NO_PROPOSAL)
+        if resting:
+            requests = [without(request, resting) for request in requests]
         tracks = self._beliefs.tracks.of(requests)
         self._beliefs.tracks.spare(tracks, min(self._guard.interference(), 1.0))
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
         choices, drafts = chosen.choices, chosen.drafts
-        if self._probing.wants_plain(step, choices, self._gain):
+        if self._probing.wants_plain(self._seen, step, choices, self._gain):
             choices, drafts = [self._choosing.plain(choice) for choice in choices], None
         if any(choice.drafter not in self._beliefs.free for choice in choices if choice.draft_len):
             choices = self._paid.settle(step, choices, self._choosing.free_choices(step, choices))
             drafts = None
         if self._settings.max_draft_len >= PROBE_DEPTH and not self._all_free:
-            probed = self._probing.drafters(step, choices)
+            probed = self._probing.drafters(self._seen, step, choices)
             choices, drafts = probed, drafts if probed is choices else None
+            self._resting.heed(self._seen, set(requests[0].drafters) - self._beliefs.free - resting, choices)
         self._open = _Open(step, self._bound(step, choices), drafts)
         return plan_of(choices)
 
@@ -154,7 +158,7 @@ class AdaptivePolicy:
         self._seen += 1
         self._aim.follow(record)
         if self._seen % PLAIN_TEACHES and self._is_uneventful(record):
-            self._silent_rows += len(record.rows)
+            self._reasons[record.rows[0].reason] += len(record.rows)
             self._beliefs.tracks.rest()
             self._guard.rest(record.step_ms)
             return
@@ -162,7 +166,7 @@ class AdaptivePolicy:
         tracks = self._beliefs.tracks.of(record.rows)
         self._book(record, tracks)
         if not self._all_free:
-            self._probing.observe(record)
+            self._probing.observe(self._seen, record)
         self._unread.append((record, tracks))
         if len(self._unread) >= min(LEARN_EVERY, 1 + self._seen // 16):
             unread, self._unread = self._unread, []
@@ -171,7 +175,7 @@ class AdaptivePolicy:
 
     def _is_uneventful(self, record: StepRecord) -> bool:
         """Nobody was even asked, nor read a prompt: like the last step and the next."""
-        if self._quiet_ms is None or self._seen <= FIRST_STEPS or not self._all_free:
+        if self._quiet_ms is None or self._seen <= FIRST_STEPS or not record.rows:
             return False
         return not record.load.prefill_tokens and not any(row.shadow_match for row in record.rows)
 
@@ -201,7 +205,6 @@ class AdaptivePolicy:
         self._beliefs.tracks.credit(record, tracks, slowness, promised)
 
     def describe(self) -> Mapping[str, Any]:
-        silent = Counter({SILENCE.reason: self._silent_rows})
         return {
             "policy": self._name,
             "max_draft_len": self._settings.max_draft_len,
@@ -209,9 +212,9 @@ class AdaptivePolicy:
             **self._beliefs.describe(),
             "cliff": [] if self._costs is None else self._cliffs(self._costs),
             "aim": self._aim.describe(),
-            "guard": {**self._guard.describe(), "probes": self._probing.describe()},
+            "guard": {**self._guard.describe(), "probes": self._probing.describe(self._seen)},
             "gain_predicted": round(self._gain, 4),
-            "reasons": {str(reason): count for reason, count in (self._reasons.copy() + silent).items()},
+            "reasons": {str(reason): count for reason, count in self._reasons.copy().items()},
         }
 
     def _cliffs(self, costs: StepCosts) -> list[dict[str, Any]]:

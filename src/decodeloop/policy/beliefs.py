@@ -133,12 +133,11 @@ class Beliefs:
         """Note what paid drafters have read; returns what each had to catch up with in this step."""
         caught_up: dict[str, int] = {}
         for row, track in zip(record.rows, tracks, strict=True):
-            missed, played = track.missed, row.drafter
+            played = row.drafter
             if played is not None and played not in self.free and row.draft_len:
-                caught_up[played] = caught_up.get(played, 0) + missed.get(played, row.context_tokens)
-                missed[played] = -row.emitted
-            for name in missed:
-                missed[name] += row.emitted
+                missed = max(row.context_tokens - track.read.get(played, 0), 0)
+                caught_up[played] = caught_up.get(played, 0) + missed
+                track.read[played] = row.context_tokens + row.emitted
         return caught_up
 
     def observe(self, record: StepRecord, tracks: Sequence[Track]) -> None:

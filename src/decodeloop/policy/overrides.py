@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -69,12 +70,14 @@ def choose(wanted: int, reason: Reason, request: DecodeRequest, settings: Policy
     return Choice(draft_len, drafter if draft_len else None, reason)
 
 
-def is_silent(request: DecodeRequest) -> bool:
-    """Nothing is imposed on it, and whoever could draft for it was asked and has nothing to say."""
-    proposals = request.proposals
-    if request.speculation.mode is not SpeculationMode.AUTO or len(proposals) < len(request.drafters):
+def is_silent(request: DecodeRequest, resting: AbstractSet[str] = frozenset()) -> bool:
+    """Nothing is imposed on it, and whoever could draft for it rests or was asked and has nothing to say."""
+    proposals, asked = request.proposals, request.speculation
+    if asked.mode is not SpeculationMode.AUTO or len(proposals) + len(resting) < len(request.drafters):
         return False
-    return not any(proposals.values()) and all(name in proposals for name in request.drafters)
+    if any(proposals.values()) or (resting and asked.drafter is not None):
+        return False
+    return all(name in proposals or name in resting for name in request.drafters)
 
 
 def plan_of(choices: Iterable[Choice]) -> Plan:
@@ -83,6 +86,6 @@ def plan_of(choices: Iterable[Choice]) -> Plan:
 
 
 @lru_cache(maxsize=256)
-def silent_plan(rows: int) -> Plan:
+def silent_plan(rows: int, reason: Reason) -> Plan:
     """Of requests for which nobody has anything to say."""
-    return plan_of([SILENCE] * rows)
+    return plan_of([SILENCE._replace(reason=reason)] * rows)

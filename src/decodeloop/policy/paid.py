@@ -66,7 +66,7 @@ class PaidDrafting:
 
 def unread(step: Step, name: str, rows: Sequence[int]) -> int:
     """Tokens that the drafter has not read of these requests, in all."""
-    return sum(step.tracks[i].missed.get(name, step.requests[i].context_tokens) for i in rows)
+    return sum(max(step.requests[i].context_tokens - step.tracks[i].read.get(name, 0), 0) for i in rows)
 
 
 def expected_survival(beliefs: Beliefs, step: Step, choices: Sequence[Choice]) -> FloatArray:

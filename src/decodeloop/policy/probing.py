@@ -62,17 +62,15 @@ class _Probes:
 
 
 class Probing:
-    """Owns when each was last asked, and what came of it."""
+    """Owns when each was last asked, and what came of it. now: steps that have passed."""
 
     def __init__(self, beliefs: Beliefs, guard: Guard) -> None:
         self._beliefs, self._guard = beliefs, guard
-        self._now = 0
         self._probes: dict[str, _Probes] = {}
 
-    def wants_plain(self, step: Step, choices: Sequence[Choice], gain: float) -> bool:
+    def wants_plain(self, now: int, step: Step, choices: Sequence[Choice], gain: float) -> bool:
         """Is the plain step, which everything is compared with, long unseen? gain: over plain, forgone in one."""
-        self._now += 1
-        if self._now % STALENESS_STEPS or not any(choice.draft_len for choice in choices):
+        if now % STALENESS_STEPS or not any(choice.draft_len for choice in choices):
             return False
         plain_tokens = step.rows + step.load.prefill_tokens
         if step.costs.staleness(plain_tokens, step.load.context_tokens, step.sequences) < STALE_PLAIN_STEPS:
@@ -82,52 +80,51 @@ class Probing:
         self._guard.spend(max(gain - 1.0, 0.0) * step.plain_ms)
         return True
 
-    def drafters(self, step: Step, choices: list[Choice]) -> list[Choice]:
+    def drafters(self, now: int, step: Step, choices: list[Choice]) -> list[Choice]:
         """The choices, in one of which a drafter is tried, if one is due and the guard affords it."""
         playing = {choice.drafter for choice in choices}
         known = {name for request in step.requests for name in request.drafters}
         for name in sorted(known - self._beliefs.free - playing):
-            if self._now >= self._of(name).due and self._guard.affords_probe():
+            if now >= self._of(name, now).due and self._guard.affords_probe():
                 rows = [i for i, choice in enumerate(choices) if _may_probe(step.requests[i], choice, name)]
                 if rows:
-                    return self._tried(step, choices, rows, name)
+                    return self._tried(self._of(name, now), step, choices, rows, name)
         return choices
 
-    def observe(self, record: StepRecord) -> None:
+    def observe(self, now: int, record: StepRecord) -> None:
         """What a try took in fact is known at once."""
         for row in record.rows:
             name = row.drafter
             if name is None or not row.draft_len or name in self._beliefs.free:
                 continue
-            own = self._of(name)
+            own = self._of(name, now)
             if row.reason is Reason.PROBE:
                 self._guard.spend(record.draft_ms - own.expected_ms)
-                own.took(self._now, record.draft_ms, row.accepted / len(record.rows))
+                own.took(now, record.draft_ms, row.accepted / len(record.rows))
             else:
-                self._probes[name] = _Probes(self._now + FIRST_WAIT)
+                self._probes[name] = _Probes(now + FIRST_WAIT)
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self, now: int) -> list[dict[str, Any]]:
         """Per paid drafter: what the last try took, and within how many steps it is tried again."""
         return [
             {
                 "drafter": name,
                 "probe_ms": round(own.ms, 3),
-                "again_within_steps": max(own.due - self._now, own.paid_steps),
+                "again_within_steps": max(own.due - now, own.paid_steps),
             }
             for name, own in list(self._probes.items())
         ]
 
-    def _of(self, name: str) -> _Probes:
+    def _of(self, name: str, now: int) -> _Probes:
         if name not in self._probes:
             make_room(self._probes, name)
-            self._probes[name] = _Probes(self._now + FIRST_WAIT)
+            self._probes[name] = _Probes(now + FIRST_WAIT)
         return self._probes[name]
 
-    def _tried(self, step: Step, choices: list[Choice], rows: Sequence[int], name: str) -> list[Choice]:
+    def _tried(self, own: _Probes, step: Step, choices: list[Choice], rows: Sequence[int], name: str) -> list[Choice]:
         row = min(rows, key=lambda i: unread(step, name, [i]))
         cost = step.costs.draft_ms(name, PROBE_DEPTH, 1)
         cost += step.costs.catch_up_ms(name, unread(step, name, [row]))
-        own = self._of(name)
         own.expected_ms, own.plain_ms = cost, step.plain_ms
         self._guard.spend(cost)
         return [Choice(PROBE_DEPTH, name, Reason.PROBE) if i == row else choice for i, choice in enumerate(choices)]

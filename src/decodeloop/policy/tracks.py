@@ -51,13 +51,13 @@ class Affinity:
 class Track:
     """One request."""
 
-    __slots__ = ("affinities", "credit", "drafter", "missed", "rested", "stays")
+    __slots__ = ("affinities", "credit", "drafter", "read", "rested", "stays")
 
     def __init__(self) -> None:
         self.affinities: dict[str, Affinity] = {}  # by drafter
         self.drafter: str | None = None  # the one chosen last, and for how many more steps
         self.stays = 0
-        self.missed: dict[str, int] = {}  # paid drafter -> tokens it has not read
+        self.read: dict[str, int] = {}  # paid drafter -> tokens it has read
         self.credit = 0.0  # tokens beyond what it was promised by now; may be a debt
         self.rested = 0  # resting steps of all, up to which this one's are booked
 
