@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodeloop.policy.attention import LATE, LOOKING, PATIENT, RESTS, SCOUTS, Attention
+from decodeloop.policy.bounded import MAX_CLASSES
 from decodeloop.types import RequestClass, Speculation, SpeculationMode
 
 EDIT, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
@@ -101,6 +102,19 @@ def test_classes_and_tenants_rest_apart():
     attention = hopeless(Attention())
     other, tenant = Running(500, Asked(EDIT)), Running(501, organization="u")
     assert attention.due([other, tenant]) == [0, 1]
+
+
+def test_what_is_remembered_of_tenants_is_bounded_however_they_come_and_go():
+    """More kinds and places together than are remembered, each again and again."""
+    attention = Attention()
+    for i in range(3 * MAX_CLASSES):
+        pair = [Running(2 * i + j, organization=f"o{(i + j) % (3 * MAX_CLASSES // 5)}") for j in (0, 1)]
+        attention.due(pair)
+        for sequence in pair:
+            attention.finish(sequence)
+    places = [len(look.places) for octave in attention._octaves.values() for look in octave.looks.values()]
+    assert len(places) <= MAX_CLASSES
+    assert max(places) == 2
 
 
 def in_vain(attention, sequences, steps):

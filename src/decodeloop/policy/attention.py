@@ -5,9 +5,9 @@ every 2nd, 4th, .. step only; a draft worth verifying wakes it. Resting sequence
 the others are plain from end to end. Of a class that hardly ever pays, one sequence in SCOUTS is asked in its first
 LATE steps: reading a prompt is most of what asking costs. A class that has paid and stops is given a second look first,
 of as many askings as have paid (SECOND_LOOK at most): whether it has changed is told by its labels (`drift`), which end
-with the asking. What pays depends on how many sequences share a step, and on
-whether most are of a kind: who drafts among others may slow them but little. So all is learned apart for every octave
-of sequences and for classes among their own.
+with the asking. What pays depends on how many sequences share a step, and on whether most are of a kind: who drafts
+among others may slow them but little. So all is learned apart for every octave of sequences and for classes among their
+own.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Look:
     any more: neither among its own nor among others."""
 
     askings: int = 0
-    places: list[_Class] = field(default_factory=list)
+    places: dict[bool, _Class] = field(default_factory=dict)  # among its own, and not
 
     def heed(self, paid: float) -> None:
         if paid >= PAYS_LESS:
@@ -87,7 +87,7 @@ class _Look:
 
     @property
     def due(self) -> bool:
-        return self.askings > 0 and all(place.paid < PAYS_LESS for place in self.places)
+        return self.askings > 0 and all(place.paid < PAYS_LESS for place in self.places.values())
 
 
 @dataclass(slots=True)
@@ -143,18 +143,16 @@ class _Octave:
     """What was learned in steps of about as many sequences."""
 
     costs: _Costs
-    classes: dict[tuple[Kind, bool], _Class] = field(default_factory=dict)
     looks: dict[Kind, _Look] = field(default_factory=dict)
 
     def class_of(self, kind: Kind, *, among_its_own: bool) -> _Class:
-        key = kind, among_its_own
-        found = self.classes.get(key)
-        if found is None:
-            make_room(self.classes, key)
+        look = self.looks.get(kind)
+        if look is None:
             make_room(self.looks, kind)
-            look = self.looks.setdefault(kind, _Look())
-            found = self.classes[key] = _Class(look)
-            look.places.append(found)
+            look = self.looks[kind] = _Look()
+        found = look.places.get(among_its_own)
+        if found is None:
+            found = look.places[among_its_own] = _Class(look)
         return found
 
 
