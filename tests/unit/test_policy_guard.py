@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -104,6 +105,18 @@ def test_drafting_that_is_paid_and_not_verified_counts():
     for _ in range(200):
         step(guard, [row(COPY, verified=0, paid=4)], 13.0, draft_ms=3.0)
     assert stand(guard) is Stand.OFF
+
+
+def test_a_try_is_charged_once_and_not_laid_to_the_class_it_was_made_on():
+    guard = PlainGuard(0.05)
+    tried = replace(row(COPY, verified=2, accepted=1), reason=Reason.PROBE, drafter="small", shadow_match={})
+    for _ in range(40):
+        guard.spend(30.0)
+        step(guard, [tried], 43.0, draft_ms=30.0)
+        for _ in range(400):
+            guard.rest(PLAIN_MS)
+    assert stand(guard) is Stand.ON
+    assert guard.describe()["lost_share"] == pytest.approx(30.0 / 4043.0, abs=1e-4)
 
 
 def test_a_class_answers_for_its_own_speculation_only():

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from decodeloop.policy.bounded import make_room
 from decodeloop.policy.lost_time import LostTime
-from decodeloop.types import RequestClass, StepRecord
+from decodeloop.types import Reason, RequestClass, StepRecord
 
 Key = tuple[str, RequestClass]  # tenant, class
 
@@ -190,8 +190,8 @@ class PlainGuard:
         classes = _by_class(record)
         self._watch.book(classes, record.step_ms, plain_ms)
         self.rest(record.step_ms)
-        if plain_ms <= 0.0:
-            return
+        if plain_ms <= 0.0 or any(row.reason is Reason.PROBE and row.draft_len for row in record.rows):
+            return  # what a probe takes is spent already
         speculating = [key for key, part in classes.items() if part.verified or part.paid]
         for key in speculating:
             without_ms = _without(record, classes, key, plain_ms)
