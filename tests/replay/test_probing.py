@@ -132,3 +132,11 @@ def test_who_rests_still_drafts_for_those_who_insist():
     for record in running.records:
         _, forced = record.rows
         assert forced.draft_len == 3 or forced.context_tokens > 290
+
+
+def test_nobody_else_drafts_while_the_operators_own_drafter_rests():
+    small, free = Slowed({CHAT: 2.2}, free=False, takes_ms=40.0), SimulatedDrafter({CHAT: 2.2})
+    deciding = policies.load("adaptive")(PolicySettings(K, drafter="small"), measured_surface(truth=step_ms))
+    running = SimulatedEngine(deciding, {"small": small, "free": free}, [Client(CHAT)], truth=step_ms, early=True)
+    running.run(400)
+    assert {row.drafter for record in running.records for row in record.rows} == {None, "small"}

@@ -101,7 +101,8 @@ class AdaptivePolicy:
             modest = MODEST_LEN if load.running <= MODEST_LOAD and not load.waiting else 0
             return plan_of(self._choosing.modest(request, modest) for request in requests)
         self._all_free = self._beliefs.free.issuperset(requests[0].drafters)
-        resting = NOBODY if self._all_free else self._resting.names(self._seen, requests)
+        may_rest = not self._all_free and self._settings.drafter is None  # who is preferred has no stand-ins
+        resting = self._resting.names(self._seen, requests) if may_rest else NOBODY
         if all(is_silent(request, resting) for request in requests):
             self._quiet_ms = self._plain_ms(self._costs, load, len(requests))
             return silent_plan(len(requests), self._resting.reason if resting else Reason.NO_PROPOSAL)

@@ -1,10 +1,10 @@
 """What is not seen any more is asked anew: the plain step, and drafters that cost time.
 
-Who was left out may have become fast, or good. It is tried on one request, FIRST_WAIT steps after it last played, then
-after twice as many for every try in vain, and never before time has paid for the last one: what takes 40 ms in steps of
-5 is tried at most every 800 steps. A try that surprises or pays for itself is followed by the next. So who is worth it
-again is back within LONGEST_WAIT steps or those that pay for a try, whichever are more, plus the tries that it takes to
-believe it.
+Who was left out may have become fast, or good. It is tried on one request, FIRST_WAIT steps after it last played, after
+a try in vain as many steps later, then twice as many for every further one, and never before time has paid for the last
+one: what takes 40 ms in steps of 5 is tried at most every 800 steps. A try that surprises or pays for itself is
+followed by the next. So who is worth it again is back within LONGEST_WAIT steps or those that pay for a try, whichever
+are more, plus the tries that it takes to believe it.
 """
 
 from __future__ import annotations
