@@ -97,7 +97,10 @@ def test_a_line_that_just_stops_is_passed_over_and_counted(rest):
         ((HEADER, line(replace(RECORD, step_ms=-1.0))), "line 2: step_ms is -1.0"),
         ((HEADER, line(replace(RECORD, draft_ms=1e300))), "line 2: draft_ms is 1e.300"),
         ((HEADER, line(draft_len=10**12)), r"line 2: row 0 \(r\): more was counted than can be"),
+        ((HEADER, line(draft_len=2000)), "more was counted than can be: 1024 is the most"),
         ((HEADER, line().replace(b'"prefill_tokens":0', b'"prefill_tokens":1' + b"0" * 25)), "more was counted"),
+        ((HEADER, line(replace(RECORD, load=Load(1, 0, -40, 0.5)))), "line 2: load: a count is negative"),
+        ((HEADER, line(replace(RECORD, load=Load(1, 0, 40, 0.5, 0.0, 10**12)))), "line 2: load: more was counted"),
     ],
 )
 def test_what_can_be_no_record_is_refused_by_its_line(lines, message):

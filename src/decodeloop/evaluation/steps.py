@@ -91,6 +91,10 @@ def _fault(record: StepRecord) -> str | None:
         ms = getattr(record, name)
         if not 0.0 <= ms <= MOST_MS:
             return f"{name} is {ms}"
+    load = record.load
+    fault = _count_fault(load.running, load.waiting, load.context_tokens, load.prefill_tokens)
+    if fault:
+        return f"load: {fault}"
     for place, row in enumerate(record.rows):
         fault = _row_fault(row)
         if fault:
@@ -99,7 +103,9 @@ def _fault(record: StepRecord) -> str | None:
 
 
 def _row_fault(row: StepRow) -> str | None:
-    if (fault := _count_fault(row)) is not None:
+    counts = (row.context_tokens, row.prefill_tokens, row.verify_len, row.accepted, row.emitted, row.discarded)
+    fault = _count_fault(*counts, *row.shadow_match.values()) or _count_fault(row.draft_len, most=MOST_DRAFTED)
+    if fault:
         return fault
     if row.verify_len > row.draft_len:
         return f"{row.verify_len} tokens were verified of {row.draft_len} drafted"
@@ -113,10 +119,7 @@ def _row_fault(row: StepRow) -> str | None:
     return None
 
 
-def _count_fault(row: StepRow) -> str | None:
-    counts = (row.context_tokens, row.prefill_tokens, row.draft_len, row.verify_len, row.accepted)
-    if min(*counts, row.emitted, row.discarded, *row.shadow_match.values()) < 0:
+def _count_fault(*counts: int, most: int = MOST_COUNT) -> str | None:
+    if min(counts) < 0:
         return "a count is negative"
-    if max(counts) > MOST_COUNT or row.draft_len > MOST_DRAFTED:
-        return f"more was counted than can be: a draft has {MOST_DRAFTED} tokens at most, anything else {MOST_COUNT}"
-    return None
+    return f"more was counted than can be: {most} is the most" if max(counts) > most else None

@@ -60,8 +60,6 @@ class StepCosts(CostModel, Protocol):
         """Steps since a step like this was seen; inf if never."""
         ...
 
-    def draft_staleness(self, drafter: str) -> float: ...
-
     def observe(self, record: StepRecord, free: AbstractSet[str], catch_up: Mapping[str, int]) -> None: ...
 
     def describe(self) -> Mapping[str, Any]: ...
@@ -153,9 +151,6 @@ class CostSurface:
     def staleness(self, tokens: int, context: int, sequences: int) -> float:
         last = self._last.get((_octave(sequences), _cell(tokens)))
         return math.inf if last is None else float(self._step - last)
-
-    def draft_staleness(self, drafter: str) -> float:
-        return self._drafts.staleness(drafter, self._step)
 
     def observe(self, record: StepRecord, free: AbstractSet[str], catch_up: Mapping[str, int]) -> None:
         """Learn from a measured step. Records without rows or with impossible times teach nothing."""

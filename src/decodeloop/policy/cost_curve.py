@@ -12,6 +12,7 @@ CELLS = 33  # of tokens, half an octave each: 1 .. 65536
 CELL_GAIN = 0.02  # of one region against the others, for good
 CELL_SHRINKAGE, FIRST_VISITS = 4.0, 4.0  # visits at which a cell is believed half; that it is taken to have had
 CELL_TRUST = 64.0  # visits beyond which it is believed no more
+MOST_HELD = 4096  # token counts whose times are held; prompts may be longer
 
 Point = tuple[float, float, int]  # ms, what each context token more adds to it, and at how much context
 
@@ -40,8 +41,10 @@ class Curve:
     def ms_from(self, first: int, count: int, context: int) -> list[float]:
         """[count] as ms_at, of `first` tokens and each one more."""
         end, beyond = first + count, context - self.near
+        if end > MOST_HELD:
+            return list(map(float, self.ms_at(np.arange(first, end), context)))
         if end > len(self._counts):
-            tokens = np.arange(len(self._counts), 2 * end)
+            tokens = np.arange(len(self._counts), min(2 * end, MOST_HELD))
             ms, slope = np.interp(tokens, self.knots, self.ms), np.interp(tokens, self.knots, self.slope)
             self._counts.extend(zip(ms.tolist(), slope.tolist(), strict=True))
         return [ms + slope * beyond for ms, slope in self._counts[first:end]]

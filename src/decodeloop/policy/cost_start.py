@@ -88,9 +88,6 @@ class PointwiseCosts:
     def staleness(self, tokens: int, context: int, sequences: int) -> float:
         return 0.0
 
-    def draft_staleness(self, drafter: str) -> float:
-        return 0.0
-
     def observe(self, record: StepRecord, free: AbstractSet[str], catch_up: Mapping[str, int]) -> None:
         """Nothing to learn."""
 
