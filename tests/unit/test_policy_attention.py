@@ -81,6 +81,15 @@ def test_a_long_sequence_of_a_hopeless_class_is_looked_at_in_the_end():
         attention = hopeless(attention)
 
 
+def test_who_wants_no_speculation_is_no_scout():
+    attention, off = hopeless(Attention()), Speculation(SpeculationMode.OFF)
+    scouts = 0
+    for i in range(2 * SCOUTS):
+        assert not served(attention, Running(100 + 2 * i, Asked(speculation=off)), 60, lambda step: False)
+        scouts += bool(served(attention, Running(101 + 2 * i), 60, lambda step: False))
+    assert scouts == 2
+
+
 def test_a_class_that_becomes_worth_it_is_asked_at_once_again():
     attention = hopeless(Attention())
     for i in range(2 * SCOUTS):

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from decodeloop.engine.sequence import Sequence as EngineSequence
-from decodeloop.policy.attention import Attention
+from decodeloop.policy.attention import Attention, wants_none
 from decodeloop.speculation import NO_DRAFT, Draft, DraftBlock, Drafter, DraftRequest
-from decodeloop.types import Decision, Plan, SpeculationMode
+from decodeloop.types import Decision, Plan
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Proposers:
                 if name not in self.failed:
                     own[name] = draft
         drafts: list[Mapping[str, Draft]] = [NOTHING] * len(sequences)
-        proposals = [NOTHING if _wants_none(sequence) else silence for sequence in sequences]
+        proposals = [NOTHING if wants_none(sequence) else silence for sequence in sequences]
         for i, own in zip(asked, said, strict=True):
             drafts[i], proposals[i] = own, _confidences(own)
         return Spoken(tuple(drafts), tuple(proposals), asked)
@@ -150,10 +150,6 @@ class Proposers:
         log.warning("drafter %s failed and is set aside: %r", name, error, exc_info=error)
         self.failed[name] = repr(error)
         del self._drafters[name]
-
-
-def _wants_none(sequence: EngineSequence) -> bool:
-    return sequence.request.speculation.mode is SpeculationMode.OFF
 
 
 def _confidences(said: Mapping[str, Draft]) -> dict[str, tuple[float, ...]]:

@@ -177,7 +177,7 @@ class Attention:
         now, due = self._now, []
         self._next_due = now + LATE
         for i, sequence in enumerate(sequences):
-            if sequence.request.speculation.mode is SpeculationMode.OFF:
+            if wants_none(sequence):
                 continue
             asked_at = self._rests[sequence.id].due
             if now >= asked_at:
@@ -195,7 +195,7 @@ class Attention:
             self._octaves[self._octave] = _Octave(_Costs(SEQUENCE_MS + STEP_MS / max(len(sequences), 1)))
         for sequence in sequences:
             rest = self._rests.get(sequence.id)
-            if rest is None or rest.octave != self._octave:
+            if (rest is None or rest.octave != self._octave) and not wants_none(sequence):
                 self._rests[sequence.id] = self._class_of(sequence).begin(self._now, self._octave)
 
     def heed(self, sequences: Sequence[Running], asked: Sequence[int], decision: Decision) -> None:
@@ -231,6 +231,11 @@ class Attention:
     def _class_of(self, sequence: Running) -> _Class:
         kind = _kind(sequence)
         return self._octaves[self._octave].class_of(kind, among_its_own=kind == self._most)
+
+
+def wants_none(sequence: Running) -> bool:
+    """Its caller wants no speculation."""
+    return sequence.request.speculation.mode is SpeculationMode.OFF
 
 
 def _kind(sequence: Running) -> Kind:
