@@ -1,6 +1,6 @@
 """The adaptive policy put to three tests on the engine:  python benchmarks/policy_runs.py [--only NAMES] [--json]
 
-swings      load 1 -> 16 -> 1: the draft length falls, and recovers.
+swings      load 1 -> 16 -> 1: the draft length falls, and recovers (`load_swings.py`).
 slowed      a drafter that is right nine times of ten becomes slow, then fast again: it goes off, and comes back.
 drifting    two classes swap their texts in mid-run, against a run in which they don't: calibration error of the
             drafter's own confidence, of sequential temperature scaling fitted before the swap, and of the policy;
@@ -24,7 +24,9 @@ from typing import Any
 
 import numpy as np
 from class_answers import Script, Workload, open_classes
-from closed_loop import Arms, Served
+from closed_loop import Arms
+from load_swings import LoadSwings
+from turns import answers, rate, steps, verified
 
 from decodeloop.engine.hardware import read_hardware
 from decodeloop.engine.intake import Prepared
@@ -46,7 +48,6 @@ from decodeloop.speculation.drafters import drafters
 from decodeloop.types import RequestClass, StepRecord
 
 COPY, CHAT = RequestClass.CODE_EDIT, RequestClass.GENERAL_CHAT
-SWING_STEPS = 250
 SLOW_MS, RIGHT = 40.0, 10  # every RIGHT-th token of the slowed drafter is wrong
 DEPTH = 12
 FOREVER_S = 1e6
@@ -85,23 +86,6 @@ class SlowedDrafter:
         return {}
 
 
-def steps(count: int) -> Callable[[Served], bool]:
-    return lambda served: len(served.records) >= count
-
-
-def answers(count: int) -> Callable[[Served], bool]:
-    return lambda served: len(served.answers) >= count
-
-
-def rate(served: Served) -> float:
-    return round(served.tokens / served.seconds, 1)
-
-
-def verified(served: Served) -> float:
-    rows = [row for record in served.records for row in record.rows if not row.prefill_tokens]
-    return round(sum(row.verify_len for row in rows) / len(rows), 3)
-
-
 class PolicyRuns:
     """The three tests, on engines that share weights."""
 
@@ -117,15 +101,7 @@ class PolicyRuns:
             yield replace(prepared, request=replace(prepared.request, **changes)) if changes else prepared
 
     def swings(self) -> dict[str, Any]:
-        loop = self._arms.open("swings", "adaptive")
-        loop.serve(self._stream(COPY), 1, steps(SWING_STEPS))
-        phases = [loop.serve(self._stream(COPY, 3 * i), load, steps(SWING_STEPS)) for i, load in enumerate((1, 16, 1))]
-        alone, crowded, again = map(verified, phases)
-        return {
-            "verified": [alone, crowded, again],
-            "tokens_per_s": [rate(phase) for phase in phases],
-            "holds": crowded < 0.5 * alone and again > 0.8 * alone,
-        }
+        return LoadSwings(self._arms, self._workload, COPY).run()
 
     def slowed(self) -> dict[str, Any]:
         plain = self._arms.loops["off"].serve(self._stream(CHAT), 1, answers(12))
@@ -139,7 +115,7 @@ class PolicyRuns:
             loop.serve(self._texts(), 1, steps(count))  # to notice
             turns = [arm.serve(self._texts(), 1, steps(300)) for arm in (loop, plainly, plainly, loop)]
             ratio = math.sqrt(rate(turns[0]) * rate(turns[3]) / (rate(turns[1]) * rate(turns[2])))
-            found[name] = {"against_plain": round(ratio, 3), "verified": verified(turns[3])}
+            found[name] = {"against_plain": round(ratio, 3), "verified": verified(turns[3].records)}
         fast, slow, again = (found[name]["against_plain"] for name in found)
         lost = loop.describe()["guard"]["lost_share"]
         return {**found, "lost_share": lost, "holds": fast > 1.1 and slow > 0.97 and again > 0.95 * fast}
