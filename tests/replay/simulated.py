@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from decodeloop.policy.attention import Attention
 from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_fit import CostSample
 from decodeloop.policy.draft_cost import DraftSample
@@ -91,10 +92,22 @@ class Client:
 @dataclass
 class _Running:
     client: Client
-    name: str
+    id: int
     context: int = 100
     left: int = 200
     started_ms: float = 0.0
+
+    @property
+    def name(self):
+        return f"r{self.id}"
+
+    @property
+    def organization(self):
+        return self.client.tenant
+
+    @property
+    def request(self):
+        return self.client
 
 
 @dataclass
@@ -112,10 +125,14 @@ class Tally:
 
 
 class SimulatedEngine:
-    def __init__(self, policy, drafters, clients, *, seed=0, noise=0.02, truth=step_ms, early=False):
-        """early: free drafters propose before the plan, which sees what they say."""
+    def __init__(
+        self, policy, drafters, clients, *, seed=0, noise=0.02, truth=step_ms, early=False, rests=False, beside_ms=None
+    ):
+        """early: free drafters propose before the plan, which sees what they say. rests: then only where attention has
+        them asked, as in our engine. beside_ms: of a step's rows, beside their tokens' time and drafting."""
         self.policy, self.drafters, self.truth = policy, dict(drafters), truth
-        self.early = early
+        self.early, self.attention = early or rests, Attention() if rests else None
+        self.beside_ms = beside_ms or (lambda rows: 0.0)
         self.rng, self.noise = np.random.default_rng(seed), noise
         self.running = []
         self.now_ms, self.steps, self.issued = 0.0, 0, 0
@@ -124,6 +141,8 @@ class SimulatedEngine:
 
     def set_clients(self, clients):
         """Closed loop: a request of each client runs, and is followed by the next."""
+        for running in self.running:
+            self._end(running)
         self.running = [self._begin(client) for client in clients]
 
     def reset_tally(self):
@@ -149,7 +168,11 @@ class SimulatedEngine:
 
     def _begin(self, client):
         self.issued += 1
-        return _Running(client, f"r{self.issued}", left=client.tokens, started_ms=self.now_ms)
+        return _Running(client, self.issued, left=client.tokens, started_ms=self.now_ms)
+
+    def _end(self, running):
+        if self.attention is not None:
+            self.attention.finish(running)
 
     def _request(self, running, proposals=()):
         room = min(K, running.left - 1)
@@ -174,8 +197,11 @@ class SimulatedEngine:
     def _step(self):
         classes = [running.client.request_class for running in self.running]
         drawn = {name: drafter.drafts(self.rng, classes, K) for name, drafter in self.drafters.items()}
+        asked = range(len(self.running)) if self.attention is None else self.attention.due(self.running)
         requests = [
-            self._request(running, [(n, drawn[n][i][0].tolist()) for n in self.drafters if self.tells(n)])
+            self._request(
+                running, [(n, drawn[n][i][0].tolist() if i in asked else []) for n in self.drafters if self.tells(n)]
+            )
             for i, running in enumerate(self.running)
         ]
         load = Load(len(requests), 0, sum(r.context_tokens for r in requests), 0.9)
@@ -189,18 +215,22 @@ class SimulatedEngine:
             for i, (name, length) in enumerate(zip(plan.drafters, plan.draft_lens, strict=True))
         ]
         decision = self.policy.allocate(plan, Scores(tuple(played), Knowledge.SELF))
+        if self.attention is not None:
+            self.attention.heed([self.running[i] for i in present], asked, decision)
         tokens = sum(1 + length for length in decision.verify_lens)
         verify_ms = float(self.truth(tokens, load.context_tokens, len(requests)))
         verify_ms *= float(np.exp(self.rng.normal(0.0, self.noise)))
         rows = [
-            self._row(request, plan.drafters[i], decision.reasons[i], decision.verify_lens[i], played[i], drawn_for)
+            self._row(
+                request, plan.drafters[i], decision.reasons[i], decision.verify_lens[i], played[i], drawn_for, heard
+            )
             for i, request in enumerate(requests)
-            for drawn_for in [{name: drafts[i] for name, drafts in drawn.items()}]
+            for drawn_for, heard in [({name: drafts[i] for name, drafts in drawn.items()}, present[i] in asked)]
         ]
         self._record(load, decision, rows, verify_ms, present)
 
     def _row(self, request, drafter, *outcome):
-        reason, verified, played, drawn = outcome
+        reason, verified, played, drawn, heard = outcome
         accepted = min(drawn[drafter][1], verified) if drafter is not None else 0
         return StepRow(
             request_id=request.request_id,
@@ -214,7 +244,9 @@ class SimulatedEngine:
             scores=tuple(played.tolist()),
             accepted=accepted,
             emitted=accepted + 1,
-            shadow_match={name: min(hit, accepted + 1) for name, (_, hit) in drawn.items() if self.drafters[name].free},
+            shadow_match={
+                name: min(hit, accepted + 1) for name, (_, hit) in drawn.items() if heard and self.drafters[name].free
+            },
         )
 
     def _record(self, load, decision, rows, verify_ms, present):
@@ -223,7 +255,8 @@ class SimulatedEngine:
             if row.drafter is not None and row.draft_len:
                 depths.setdefault(row.drafter, []).append(row.draft_len)
         draft_ms = sum(self.drafters[name].ms(max(lens), len(lens)) for name, lens in depths.items())
-        total = draft_ms + verify_ms
+        beside_ms = self.beside_ms(rows)
+        total = draft_ms + verify_ms + beside_ms
         record = StepRecord(
             step=self.steps,
             at_s=self.now_ms / 1e3,
@@ -231,7 +264,7 @@ class SimulatedEngine:
             draft_ms=draft_ms,
             verify_ms=verify_ms,
             sample_ms=0.0,
-            overhead_ms=0.0,
+            overhead_ms=beside_ms,
             step_ms=total,
             predicted_ms=decision.expected_ms,
             rows=tuple(rows),
@@ -255,4 +288,5 @@ class SimulatedEngine:
         running.left -= row.emitted
         if running.left <= 0:
             tally.tpot_ms.append((self.now_ms - running.started_ms) / running.client.tokens)
+            self._end(running)
             self.running[i] = self._begin(running.client)

@@ -140,10 +140,20 @@ def test_the_bound_tightens_when_bystanders_lose_more_than_promised_and_recovers
     guard = PlainGuard(0.05)
     for _ in range(200):
         step(guard, [row(COPY, 8, 8), row(CHAT)], 12.0)
-    assert guard.interference() < 0.03
+    assert guard.interference(2) < 0.03
     for _ in range(2000):
         step(guard, [row(COPY, 8, 8), row(CHAT)], 10.2)
-    assert guard.interference() == pytest.approx(0.05)
+    assert guard.interference(2) == pytest.approx(0.05)
+
+
+def test_a_bound_that_a_crowd_has_broken_is_tightened_in_crowds_alone():
+    guard = PlainGuard(0.05)
+    for _ in range(200):
+        step(guard, [row(COPY, 8, 8), *[row(CHAT)] * 15], 12.0)
+    assert guard.interference(16) < 0.03
+    step(guard, [row(COPY, 8, 8), row(CHAT)], 10.2)
+    assert guard.interference(2) == pytest.approx(0.05)
+    assert guard.interference(16) < 0.03
 
 
 def test_a_machine_with_slow_moments_is_not_the_others_speculation():
@@ -153,12 +163,12 @@ def test_a_machine_with_slow_moments_is_not_the_others_speculation():
         slow = 2.0 if i % 10 == 7 else 1.0
         speculates = i % 3 == 0
         step(guard, [row(COPY, 2, 2) if speculates else row(COPY), row(CHAT)], (10.2 if speculates else 10.0) * slow)
-    assert guard.interference() == pytest.approx(0.05)
+    assert guard.interference(2) == pytest.approx(0.05)
     speeds = {entry["class"]: entry["speed"] for entry in guard.describe()["speed_against_plain"]}
     assert speeds["general_chat"] == pytest.approx(0.993, abs=0.02)
     for _ in range(600):
         step(guard, [row(COPY, 2, 2), row(CHAT)], 13.0)
-    assert guard.interference() < 0.04
+    assert guard.interference(2) < 0.04
 
 
 def test_one_noisy_step_is_no_verdict():

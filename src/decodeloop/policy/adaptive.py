@@ -109,7 +109,7 @@ class AdaptivePolicy:
         if resting:
             requests = [without(request, resting) for request in requests]
         tracks = self._beliefs.tracks.of(requests)
-        self._beliefs.tracks.spare(tracks, min(self._guard.interference(), 1.0))
+        self._beliefs.tracks.spare(tracks, min(self._guard.interference(len(requests)), 1.0))
         step = Step(load, requests, tracks, self._costs, self._aim, self._guard, self._settings.max_draft_len)
         chosen = self._choosing.choices(step)
         choices, drafts = chosen.choices, chosen.drafts
@@ -195,7 +195,7 @@ class AdaptivePolicy:
 
     def _book(self, record: StepRecord, tracks: Sequence[Track]) -> None:
         """What requests have gained, and lost to each other's drafts: at once, since the next step may spend it."""
-        promised = self._guard.interference()
+        promised = self._guard.interference(len(record.rows))
         if self._costs is None or not record.rows or not math.isfinite(promised):
             return
         slowness = 1.0

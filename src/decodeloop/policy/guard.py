@@ -4,7 +4,7 @@ Every step is compared with what a plain step would have taken (the cost surface
 class that would have got more tokens in the same time had it alone decoded plainly has lost. Classes that keep losing
 go off (reason off_cost) and come back by trials; trials, probes and what a class had lost until it was found out have
 one budget of lost time, into which all steps pay, resting ones too. What a class loses to the *others'* speculation is
-the interference bound's business, which is tightened when it is broken in fact.
+the interference bound's business, which is tightened where it is broken in fact: apart for every octave of requests.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Guard(Protocol):
         """May the class speculate in the coming step?"""
         ...
 
-    def interference(self) -> float:
-        """By how much of its plain speed a request may be slowed for the others' sake."""
+    def interference(self, requests: int) -> float:
+        """By how much of its plain speed one of so many requests may be slowed for the others' sake."""
         ...
 
     def affords_probe(self) -> bool: ...
@@ -104,7 +104,7 @@ class Watch:
     def stand(self, key: Key) -> Stand:
         return Stand.ON
 
-    def interference(self) -> float:
+    def interference(self, requests: int) -> float:
         return self._interference
 
     def affords_probe(self) -> bool:
@@ -153,12 +153,21 @@ class _Standing:
     pause: int = FIRST_PAUSE
 
 
+@dataclass(slots=True)
+class _Crowd:
+    """About as many requests. allowed: by how much of its plain speed one may be slowed now."""
+
+    watch: Watch
+    allowed: float
+
+
 class PlainGuard:
     """Switches losing classes off and tries them again; tightens the interference bound when it is broken in fact."""
 
     def __init__(self, interference: float) -> None:
         self._watch = Watch(interference)
-        self._allowed = interference
+        self._promised = interference
+        self._crowds: dict[int, _Crowd] = {}  # by octave of requests
         self._standings: dict[Key, _Standing] = {}
         self._lost = LostTime()
         self._step = 0
@@ -173,8 +182,8 @@ class PlainGuard:
             standing.stand, standing.since, standing.account = Stand.TRIAL, self._step, Account()
         return standing.stand
 
-    def interference(self) -> float:
-        return self._allowed
+    def interference(self, requests: int) -> float:
+        return self._crowd(requests).allowed
 
     def affords_probe(self) -> bool:
         return self._lost.affords_more
@@ -188,7 +197,9 @@ class PlainGuard:
 
     def observe(self, record: StepRecord, plain_ms: float) -> None:
         classes = _by_class(record)
-        self._watch.book(classes, record.step_ms, plain_ms)
+        crowd = self._crowd(sum(part.rows for part in classes.values()))
+        for watch in (self._watch, crowd.watch):
+            watch.book(classes, record.step_ms, plain_ms)
         self.rest(record.step_ms)
         if plain_ms <= 0.0 or any(row.reason is Reason.PROBE and row.draft_len for row in record.rows):
             return  # what a probe takes is spent already
@@ -199,13 +210,14 @@ class PlainGuard:
             due = classes[key].rows * slowness * (1.0 - TOLERATED)
             self._judge(key, due - classes[key].tokens, due, plain_ms / len(record.rows))
         if speculating:
-            self._tighten([self._watch.account(key) for key in classes if key not in speculating])
+            self._tighten(crowd, [crowd.watch.account(key) for key in classes if key not in speculating])
 
     def describe(self) -> Mapping[str, Any]:
+        allowed = min([self._promised, *(crowd.allowed for crowd in list(self._crowds.values()))])
         off = [key for key, standing in list(self._standings.items()) if standing.stand is not Stand.ON]
         return {
             **self._watch.describe(),
-            "interference_allowed": round(self._allowed, 4) if math.isfinite(self._allowed) else None,
+            "interference_allowed": round(allowed, 4) if math.isfinite(allowed) else None,
             "off": [{"tenant": tenant, "class": str(request_class)} for tenant, request_class in off],
             "lost_share": round(self._lost.share, 5),
             "owed_ms": round(self._lost.owed_ms, 3),
@@ -230,13 +242,19 @@ class PlainGuard:
         elif trial and self._step - standing.since >= TRIAL_STEPS:
             standing.stand, standing.since = Stand.ON, self._step
 
-    def _tighten(self, bystanders: Sequence[Account]) -> None:
+    def _tighten(self, crowd: _Crowd, bystanders: Sequence[Account]) -> None:
         """A class that only bears the others' speculation may have lost more than it was promised to."""
-        promised = self._watch.interference()
-        if math.isfinite(promised) and any(account.certainty_of(promised) > SURE for account in bystanders):
-            self._allowed = max(0.98 * self._allowed, 0.1 * promised)
+        most = self._promised
+        if math.isfinite(most) and any(account.certainty_of(most) > SURE for account in bystanders):
+            crowd.allowed = max(0.98 * crowd.allowed, 0.1 * most)
         else:
-            self._allowed = min(1.005 * self._allowed, promised)
+            crowd.allowed = min(1.005 * crowd.allowed, most)
+
+    def _crowd(self, requests: int) -> _Crowd:
+        octave = max(requests - 1, 0).bit_length()
+        if octave not in self._crowds:
+            self._crowds[octave] = _Crowd(Watch(), self._promised)
+        return self._crowds[octave]
 
     def _standing(self, key: Key) -> _Standing:
         if key not in self._standings:

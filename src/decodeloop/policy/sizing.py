@@ -156,7 +156,7 @@ class Step:
     @property
     def _bound(self) -> Bound:
         """One alone is in nobody's way."""
-        return Bound(self.plain_ms, 1.0 if self.rows == 1 else min(self.guard.interference(), 1.0))
+        return Bound(self.plain_ms, 1.0 if self.rows == 1 else min(self.guard.interference(self.rows), 1.0))
 
     def _market(self, rate: Callable[[FloatArray | None], float]) -> Market:
         return Market(rate, self.rows / self.plain_ms, self.load.prefill_tokens > 0)
