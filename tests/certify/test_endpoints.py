@@ -37,6 +37,7 @@ def serving(checkpoint, **options):
         kv_memory_mb=16,
         draft_memory_mb=16,
         threads=1,
+        policy="fixed",  # an adaptive one may find that it doesn't pay here, and then nothing is proved
         drafters=("draft_model",),
         drafter_options={"draft_model": {"model": "layers:1"}},
         **options,
