@@ -192,7 +192,8 @@ def open_policy(settings: EngineSettings, verifier: Verifier, measure: Callable[
         may_hold=True,
         options=settings.policy_options,
     )
-    return build(limits, measure() if learns and measure is not None else None)
+    unmeasured = build(limits, None)  # refuses options that can't hold before measuring, which takes seconds
+    return build(limits, measure()) if learns and measure is not None else unmeasured
 
 
 def open_drafters(
