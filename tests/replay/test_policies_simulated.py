@@ -9,35 +9,11 @@ import pytest
 
 from decodeloop.policy import PolicySettings, policies
 from decodeloop.testing import check_policy
-from decodeloop.types import Knowledge, Reason, RequestClass, Slo, Speculation, SpeculationMode
+from decodeloop.types import Knowledge, Reason, Speculation, SpeculationMode
+from serving import CHAT, CREATIVE, EDIT, SQL, engine, ngram, policy
 from simulated import Client, K, SimulatedDrafter, SimulatedEngine, measured_surface, step_ms
 
-EDIT, CHAT, CREATIVE, SQL = (
-    RequestClass.CODE_EDIT,
-    RequestClass.GENERAL_CHAT,
-    RequestClass.CREATIVE_WRITING,
-    RequestClass.SQL,
-)
 ADAPTIVE = ("throughput", "interactive", "adaptive")
-
-
-def ngram(**changes):
-    return SimulatedDrafter(**{"logits": {EDIT: 3.0, CHAT: -1.0, CREATIVE: -3.0, SQL: 1.0}, "proposes": 0.8, **changes})
-
-
-def policy(name, drafters=(), draft_len=4, **options):
-    return policies.load(name)(PolicySettings(K, draft_len, options=options), measured_surface(drafters))
-
-
-def engine(name, classes, *, drafters=None, draft_len=4, warm=250, steps=350, seed=1, **options):
-    """A run of `steps` after a warm-up, one client a class given."""
-    drafters = {"ngram": ngram()} if drafters is None else drafters
-    running = SimulatedEngine(
-        policy(name, drafters, draft_len, **options), drafters, [Client(c) for c in classes], seed=seed
-    )
-    running.run(warm)
-    running.reset_tally()
-    return running.run(steps)
 
 
 @pytest.mark.parametrize("name", [*ADAPTIVE, "reference"])
@@ -168,84 +144,6 @@ def test_the_loss_of_each_class_is_reported_where_the_bound_is_lifted():
     assert speeds["code_edit"] > 1.0
 
 
-def test_objectives_are_kept_three_times_as_often_at_a_tenth_of_the_throughput():
-    """Half the requests, of the predictable class, want 80 % of the plain TPOT, which this load can give them."""
-    drafters = {"ngram": ngram(logits={EDIT: 2.5, SQL: 1.0}, proposes=0.9)}
-    plain_ms = 16 / engine("off", (EDIT, SQL) * 8, drafters=drafters).rate
-    wanted = 0.8 * plain_ms
-    clients = [Client(EDIT, slo=Slo(tpot_ms=wanted), tokens=60) if i % 2 else Client(SQL, tokens=60) for i in range(16)]
-
-    def run(name, **options):
-        running = SimulatedEngine(policy(name, **options), drafters, clients).run(150)
-        running.reset_tally()
-        running.run(900)
-        late = np.mean(np.array(running.tally[EDIT].tpot_ms) > wanted)
-        return running, late
-
-    (greedy, missed), (ours, late) = run("throughput"), run("interactive")
-    assert missed > 0.2
-    assert late <= missed / 3
-    assert ours.rate >= 0.9 * greedy.rate
-    _, dialled_down = run("interactive", frontier=0.0)
-    assert dialled_down > 0.6 * missed
-
-
-def test_no_throughput_is_given_for_more_answers_in_time_than_wanted():
-    drafters = {"ngram": ngram(logits={EDIT: 2.5, SQL: 1.0}, proposes=0.9)}
-    wanted = 0.75 * 16 / engine("off", (EDIT, SQL) * 8, drafters=drafters).rate
-    clients = [Client(EDIT, slo=Slo(tpot_ms=wanted), tokens=60) if i % 2 else Client(SQL, tokens=60) for i in range(16)]
-
-    def run(name, **options):
-        running = SimulatedEngine(policy(name, **options), drafters, clients).run(300)
-        running.reset_tally()
-        running.run(1500)
-        return float(np.mean(np.array(running.tally[EDIT].tpot_ms) > wanted)), running.rate
-
-    missed, greedy = run("throughput")
-    found = {share: run("interactive", attainment=share) for share in (0.6, 0.8, 0.95)}
-    assert missed > 0.5
-    assert [late for late, _ in found.values()] == pytest.approx([0.4, 0.2, 0.05], abs=0.025)
-    few, more, most = (rate for _, rate in found.values())
-    assert greedy > max(few, more)
-    assert min(few, more) > most
-
-
-def test_others_sit_steps_out_where_drafts_alone_keep_no_objective():
-    """Nothing drafted is ever right; tokens are dear. Nobody loses more than half of its pace, nor anything at 0."""
-    drafters = {"ngram": ngram(logits={EDIT: -6.0, CHAT: -6.0})}
-    clients = [Client(EDIT, slo=Slo(tpot_ms=8.0), tokens=60) if i % 2 else Client(CHAT, tokens=60) for i in range(16)]
-
-    def run(**options):
-        settings = PolicySettings(K, may_hold=True, options=options)
-        deciding = policies.load("interactive")(settings, measured_surface())
-        running = SimulatedEngine(deciding, drafters, clients).run(150)
-        running.reset_tally()
-        running.run(600)
-        return running, float(np.mean(np.array(running.tally[EDIT].tpot_ms) > 8.0))
-
-    plain = engine("off", (EDIT, CHAT) * 8, drafters=drafters)
-    kept, late = run()
-    assert np.median(plain.tally[EDIT].tpot_ms) > 8.0
-    assert late < 0.1
-    assert np.median(kept.tally[CHAT].tpot_ms) < 2.0 * np.median(plain.tally[CHAT].tpot_ms)
-    assert kept.rate > 0.85 * plain.rate
-    for options in ({"frontier": 0.0}, {"interference": 0.05}):
-        bound, _ = run(**options)
-        assert bound.policy.describe()["aim"]["held_share"] == 0.0
-        assert all(len(record.rows) == 16 for record in bound.records)
-
-
-def test_queues_do_not_diverge_and_the_impossible_is_reported():
-    drafters = {"ngram": ngram(logits={EDIT: 2.5})}
-    for wanted, impossible in ((4.0, False), (0.2, True)):
-        clients = [Client(EDIT, slo=Slo(tpot_ms=wanted), tokens=400)] * 4
-        running = SimulatedEngine(policy("interactive", frontier=0.5), drafters, clients).run(600)
-        aim = running.policy.describe()["aim"]
-        assert (aim["infeasible"] > 0) is impossible
-        assert aim["requests_with_objective"] == 4
-        assert running.rate > 1.2 * engine("off", (EDIT,) * 4).rate
-
-
 def test_what_the_caller_asked_is_done():
     clients = [
         Client(EDIT, speculation=Speculation(SpeculationMode.OFF)),
@@ -345,56 +243,3 @@ def test_knowing_what_free_drafters_propose_beats_betting_on_them():
         running.reset_tally()
         rates.append(running.run(500).rate)
     assert rates[1] > 1.08 * rates[0]
-
-
-class Certain:
-    """Says that it is sure, and is right always or never."""
-
-    free = True
-
-    def __init__(self, *, right):
-        self.right = right
-
-    def ms(self, depth, sequences):
-        return 0.0
-
-    def drafts(self, rng, classes, length):
-        said = 0.9 ** np.arange(1, length + 1)
-        return [(said, length if self.right else 0) for _ in classes]
-
-
-@pytest.mark.parametrize("load", [1, 4, 8])
-def test_drafts_that_are_never_right_cost_less_than_a_hundredth_from_the_first_step_on(load):
-    drafters = {"liar": Certain(right=False)}
-    off = engine("off", (CHAT,) * load, drafters=drafters, warm=0, steps=600)
-    ours = engine("adaptive", (CHAT,) * load, drafters=drafters, warm=0, steps=600)
-    assert ours.rate >= 0.99 * off.rate
-    ours.reset_tally()
-    assert ours.run(100).mean_verified() < 0.01
-
-
-@pytest.mark.parametrize("load", [1, 4])
-def test_drafts_that_are_always_right_gain_what_the_best_length_gains(load):
-    drafters = {"oracle": Certain(right=True)}
-    best = max(engine("fixed", (EDIT,) * load, drafters=drafters, draft_len=k, steps=200).rate for k in (1, 2, 4, 6, 8))
-    ours = engine("adaptive", (EDIT,) * load, drafters=drafters, steps=200).rate
-    assert ours >= 0.98 * max(best, engine("off", (EDIT,) * load, drafters=drafters, steps=200).rate)
-
-
-@pytest.mark.parametrize("load", [1, 2, 8])
-@pytest.mark.parametrize(("told", "kept"), [(0.5, 0.99), (0.0, 0.96)])
-def test_a_surface_that_calls_drafted_tokens_cheap_is_found_out(load, told, kept):
-    """Every token takes as long as the first; what was measured at start says `told` of that for drafted ones."""
-
-    def measured(tokens, context, sequences):
-        return 2.0 * sequences + told * 2.0 * (tokens - sequences)
-
-    deciding = policies.load("adaptive")(PolicySettings(K), measured_surface(truth=measured))
-    drafters = {"ngram": ngram()}
-    running = SimulatedEngine(
-        deciding, drafters, [Client(CREATIVE)] * load, truth=lambda tokens, context, sequences: 2.0 * tokens
-    )
-    plain = 0.5
-    for _ in range(2):  # trials come later, in bursts
-        running.reset_tally()
-        assert running.run(1200).rate >= kept * plain

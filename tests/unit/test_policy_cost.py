@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,56 +14,7 @@ from decodeloop.policy.cost import CostSurface
 from decodeloop.policy.cost_curve import MOST_HELD
 from decodeloop.policy.cost_fit import CostSample, fit, held_out_errors, nonnegative_least_squares, relative_errors
 from decodeloop.policy.draft_cost import DraftSample
-from decodeloop.types import Load, Reason, RequestClass, StepRecord, StepRow
-
-
-def stairs(tokens, context, sequences):
-    """Memory-bound up to 6 tokens, then stairs of 4; attention and bookkeeping on top."""
-    climbed = np.maximum(0.0, np.ceil(tokens / 4) * 4 - 6)
-    return 4.0 + 0.45 * climbed + 2e-4 * context + 3e-5 * tokens * context / sequences + 0.02 * sequences
-
-
-def measure(seed=0, noise=0.03, outliers=0.03, per_sequence=(1, 2, 3, 4, 5, 6, 8, 9, 12)):
-    rng, samples = np.random.default_rng(seed), []
-    for sequences in (1, 2, 4, 8, 16, 32):
-        for context in (64, 256, 1024):
-            for length in per_sequence:
-                tokens, total = sequences * length, sequences * context
-                disturbed = math.exp(rng.normal(0.0, noise)) * (2.0 if rng.random() < outliers else 1.0)
-                samples.append(CostSample(tokens, total, sequences, stairs(tokens, total, sequences) * disturbed))
-    return samples
-
-
-def true_samples(samples):
-    return [CostSample(s.tokens, s.context, s.sequences, stairs(s.tokens, s.context, s.sequences)) for s in samples]
-
-
-def record(step=1, *, rows=1, verify_len=0, verify_ms=5.0, draft_ms=0.0, drafter=None, sample_ms=0.0, context=256):
-    row = StepRow(
-        request_id="r",
-        tenant="t",
-        request_class=RequestClass.SQL,
-        reason=Reason.FIXED,
-        drafter=drafter,
-        draft_len=verify_len,
-        verify_len=verify_len,
-        emitted=1,
-    )
-    return StepRecord(
-        step=step,
-        at_s=0.0,
-        load=Load(rows, 0, context, 1.0),
-        draft_ms=draft_ms,
-        verify_ms=verify_ms,
-        sample_ms=sample_ms,
-        overhead_ms=0.0,
-        step_ms=draft_ms + verify_ms + sample_ms,
-        rows=(row,) * rows,
-    )
-
-
-def observe(surface, record, free=frozenset({"ngram"}), catch_up=None):
-    surface.observe(record, free, catch_up or {})
+from made_up_machine import measure, observe, record, stairs, true_samples
 
 
 def test_held_out_errors_are_within_the_bar():
@@ -270,65 +220,3 @@ def test_reading_that_took_less_than_expected_does_not_make_drafting_cheap():
         assert surface.draft_ms("small", 2, 1) == pytest.approx(16.0, rel=0.05)
         assert surface.draft_ms("small", 7, 1) == pytest.approx(56.0, rel=0.1)
     assert surface.catch_up_ms("small", 200) < 1.0
-
-
-def test_what_deciding_on_drafts_takes_is_charged_to_the_steps_that_verify_some():
-    surface = CostSurface(measure())
-    guessed = surface.speculating_ms(1)
-    assert guessed > 0.0  # unknown is not free
-    for step in range(300):
-        verify_len = step % 3
-        forward = stairs(1 + verify_len, 256, 1)
-        beside = 0.4 + (0.7 if verify_len else 0.0)
-        observe(surface, record(step, rows=1, verify_len=verify_len, verify_ms=forward, sample_ms=beside))
-    found = surface.step_ms(3, 256, 1) + surface.speculating_ms(1)
-    assert found == pytest.approx(stairs(3, 256, 1) + 1.1, rel=0.05)
-    assert surface.step_ms(1, 256, 1) == pytest.approx(stairs(1, 256, 1) + 0.4, rel=0.05)
-    assert surface.speculating_ms(1) > 0.4
-
-
-@pytest.mark.parametrize("plain_every", [20, 100])
-def test_what_every_step_takes_is_not_charged_to_drafts_where_nearly_all_steps_have_some(plain_every):
-    surface, rng = CostSurface(measure()), np.random.default_rng(0)
-    charged = []
-    for step in range(2000):
-        verify_len = step % 3 if step % plain_every else 0
-        drafts = 4 if step % plain_every else 0
-        beside = 1.2 + 0.3 * bool(drafts) + float(rng.exponential(0.2)) - 0.2
-        told = record(
-            step, rows=4, verify_len=verify_len, verify_ms=stairs(4 + 4 * verify_len, 1024, 4), sample_ms=beside
-        )
-        rows = tuple(replace(row, draft_len=2 if drafts else 0) for row in told.rows)
-        observe(surface, replace(told, rows=rows))
-        charged.append(surface.speculating_ms(4))
-    assert 0.1 < np.mean(charged[500:]) < 0.6
-    assert np.max(charged[500:]) < 0.9
-
-
-def test_what_plain_steps_take_is_not_forgotten_while_everyone_drafts():
-    """Overhead of 0.6 ms, and as much again where drafts are decided on."""
-    surface, rng = CostSurface(measure()), np.random.default_rng(0)
-
-    def observe_some(steps, verify_len, beside_ms):
-        for step in steps:
-            forward = stairs(4 * (1 + verify_len), 1024, 4)
-            noisy = beside_ms * float(rng.lognormal(0.0, 0.1))
-            kind = {"rows": 4, "verify_len": verify_len, "context": 1024}
-            observe(surface, record(step, verify_ms=forward, sample_ms=noisy, **kind))
-
-    observe_some(range(64), 0, 0.6)
-    observe_some(range(64, 1064), 2, 1.2)
-    assert surface.step_ms(4, 1024, 4) - stairs(4, 1024, 4) == pytest.approx(0.6, abs=0.15)
-    assert surface.speculating_ms(4) == pytest.approx(0.6, abs=0.15)
-
-
-def test_what_asking_drafters_takes_is_not_held_to_be_plain():
-    """One step in four, of those that are learned from, was plain without anybody asked."""
-    surface, rng = CostSurface(measure()), np.random.default_rng(0)
-    for step in range(800):
-        asked = step % 4 > 0
-        beside_ms = (0.9 if asked else 0.6) * float(rng.lognormal(0.0, 0.1))
-        told = record(step, rows=4, verify_ms=stairs(4, 1024, 4), sample_ms=beside_ms, context=1024)
-        rows = tuple(replace(row, shadow_match={"ngram": 0} if asked else {}) for row in told.rows)
-        observe(surface, replace(told, rows=rows))
-    assert surface.step_ms(4, 1024, 4) - stairs(4, 1024, 4) == pytest.approx(0.6, abs=0.1)
