@@ -46,6 +46,8 @@ def config_from_gguf(
     if not heads or layers > _MOST_LAYERS:
         raise ModelError(f"{heads} heads in {layers} layers cannot be right")
     head_dim = keys.integer("attention.key_length", 0) or keys.integer("rope.dimension_count", 0) or hidden // heads
+    if not hidden or not head_dim:
+        raise ModelError(f"{heads} heads in a width of {hidden} cannot be right")
     return ModelConfig(
         family=family,
         vocab_size=vocab_size,

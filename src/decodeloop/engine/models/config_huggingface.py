@@ -52,9 +52,11 @@ def config_from_huggingface(raw: Mapping[str, Any]) -> ModelConfig:
     for variant in ("mlp_bias", "use_bidirectional_attention"):
         if fields.get(variant, False):
             raise ModelError(f"config.json says {variant}, which is not known here")
-    heads, hidden = fields.need("num_attention_heads"), fields.need("hidden_size")
+    heads, hidden = fields.count("num_attention_heads"), fields.count("hidden_size")
     head_dim = fields.get("head_dim", None) or hidden // heads
-    layers = fields.need("num_hidden_layers")
+    if not head_dim:
+        raise ModelError(f"{heads} heads in a width of {hidden} cannot be right")
+    layers = fields.count("num_hidden_layers")
     activation = fields.need("hidden_activation" if family == "gemma3" else "hidden_act")
     if activation not in _ACTIVATIONS:
         raise ModelError(f"no activation {activation!r}; known are {', '.join(_ACTIVATIONS)}")
@@ -100,6 +102,12 @@ class _Fields:
         if self._fields.get(key) is None:
             raise ModelError(f"config.json lacks {key}")
         return self._fields[key]
+
+    def count(self, key: str) -> int:
+        value = self.need(key)
+        if not isinstance(value, int) or value < 1:
+            raise ModelError(f"config.json says {key} is {str(value)[:40]!r}, not a count of 1 or more")
+        return value
 
 
 def _window_layers(fields: _Fields, layers: int, *, gemma: bool) -> tuple[bool, ...]:
