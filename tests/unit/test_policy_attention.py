@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodeloop.policy.attention import LATE, LOOKING, PATIENT, RESTS, SCOUTS, Attention
+from decodeloop.policy.attention import LATE, LOOKING, PATIENT, RESTS, SCOUTS, Attention, _Class, _Look
 from decodeloop.policy.bounded import MAX_CLASSES
 from decodeloop.types import RequestClass, Speculation, SpeculationMode
 
@@ -105,6 +105,18 @@ def test_what_has_paid_and_stops_is_given_a_second_look_of_as_many_askings_as_pa
     looks = [count for count in asked if count >= 100 / LOOKING - 1]
     assert 0.9 * paid <= sum(looks) <= 1.3 * paid
     assert sum(asked[-40:]) <= 40 * 100 / RESTS[-1]
+
+
+def test_a_class_that_is_yet_unknown_earns_no_second_look_by_being_asked():
+    """Looked at twice before it has ever paid, a class that pays now and then was held to pay nothing at all."""
+    look = _Look()
+    unknown = _Class(look)
+    for _ in range(20):
+        unknown.add(0.0)
+        assert not look.due
+    for _ in range(20):
+        unknown.add(3.0)
+    assert look.askings > 0
 
 
 def test_classes_and_tenants_rest_apart():

@@ -79,9 +79,10 @@ class _Look:
     askings: int = 0
     places: dict[bool, _Class] = field(default_factory=dict)  # among its own, and not
 
-    def heed(self, paid: float) -> None:
+    def heed(self, paid: float, *, earned: bool) -> None:
+        """earned: by this asking. That a class is yet unknown and asked for that is no reason to look at it twice."""
         if paid >= PAYS_LESS:
-            self.askings = min(self.askings + 1, SECOND_LOOK)
+            self.askings = min(self.askings + earned, SECOND_LOOK)
         elif self.due:
             self.askings -= 1
 
@@ -102,7 +103,7 @@ class _Class:
     def add(self, paid: float) -> None:
         self.askings = min(self.askings + 1.0, MEMORY)
         self.paid += (min(paid, MOST_PAID) - self.paid) / self.askings
-        self.look.heed(self.paid)
+        self.look.heed(self.paid, earned=paid >= PAYS_LESS)
 
     def begin(self, now: int, octave: int) -> _Rest:
         """A new sequence of the class, in step `now`."""
